@@ -1,0 +1,246 @@
+//! Where in a request the event id stands.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{
+    HeaderName,
+    header::{CONTENT_TYPE, HeaderMap},
+    request::Parts,
+};
+
+use super::{JsonPointer, form};
+
+/// Where a request carries the id of its event.
+///
+/// An id is compared byte for byte: nothing is trimmed, folded or normalised. Strings are decoded;
+/// numbers keep their exact source text, so that ids above 2^53 survive (the number `1` and the
+/// string `"1"` are the same id; `1` and `1.0` are not). What is absent, `null`, empty, blank,
+/// boolean, an object or an array is no id, and neither is one that is there twice: see [`NoId`].
+///
+/// ```
+/// use tower_webhook_dedup::EventId;
+///
+/// let stripe = EventId::pointer("/id");
+/// let github = EventId::header("x-github-delivery");
+/// let cloud_events = EventId::header("ce-source").and(EventId::header("ce-id"))
+///     .or(EventId::pointer("/source").and(EventId::pointer("/id")));
+/// ```
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct EventId(Source);
+
+#[derive(Clone)]
+enum Source {
+    Pointer(JsonPointer),
+    Header(HeaderName),
+    Form(Arc<str>),
+    Query(Arc<str>),
+    Custom(Arc<Custom>),
+    First(Box<Source>, Box<Source>),
+    Join(Vec<Source>),
+    Optional(Box<Source>),
+}
+
+type Custom = dyn Fn(&Parts, &Bytes) -> Option<String> + Send + Sync;
+
+/// Why a request has no readable event id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum NoId {
+    /// Nothing stands there, or `null`.
+    Absent,
+    /// It is empty or white space only.
+    Blank,
+    /// It is there twice, and a verifier and a handler may disagree on which one counts.
+    Ambiguous,
+    /// It is a boolean, an object or an array, or not text at all.
+    WrongType,
+    /// The body is not JSON.
+    Malformed,
+}
+
+impl fmt::Display for NoId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Absent => "the event id is missing",
+            Self::Blank => "the event id is blank",
+            Self::Ambiguous => "the event id is there twice",
+            Self::WrongType => "the event id is neither text nor a number",
+            Self::Malformed => "the body is not the JSON that the event id is read from",
+        })
+    }
+}
+
+impl EventId {
+    /// The string or number at this [JSON pointer](JsonPointer) of the body, whatever the
+    /// content type says. A leading byte order mark is skipped.
+    ///
+    /// # Panics
+    ///
+    /// If the pointer is malformed. [`str::parse`] to a [`JsonPointer`], which converts into an
+    /// `EventId`, is the fallible way.
+    #[track_caller]
+    pub fn pointer(pointer: &str) -> Self {
+        match pointer.parse::<JsonPointer>() {
+            Ok(pointer) => pointer.into(),
+            Err(error) => panic!("{error}: {pointer:?}"),
+        }
+    }
+
+    /// The value of this request header. Most signatures do not cover it: anybody who can replay
+    /// a signed request can give it another id.
+    ///
+    /// # Panics
+    ///
+    /// If the name is not that of a header.
+    #[track_caller]
+    pub fn header<N: TryInto<HeaderName>>(name: N) -> Self {
+        match name.try_into() {
+            Ok(name) => Self(Source::Header(name)),
+            Err(_) => panic!("not the name of a header"),
+        }
+    }
+
+    /// The field of this name in an `application/x-www-form-urlencoded` body.
+    pub fn form(name: &str) -> Self {
+        Self(Source::Form(name.into()))
+    }
+
+    /// The parameter of this name in the query string.
+    pub fn query(name: &str) -> Self {
+        Self(Source::Query(name.into()))
+    }
+
+    /// What the closure makes of the request; blank text is no id here either.
+    pub fn custom<F>(read: F) -> Self
+    where
+        F: Fn(&Parts, &Bytes) -> Option<String> + Send + Sync + 'static,
+    {
+        Self(Source::Custom(Arc::new(read)))
+    }
+
+    /// This id, or the other where this one cannot be read.
+    pub fn or(self, other: Self) -> Self {
+        Self(Source::First(Box::new(self.0), Box::new(other.0)))
+    }
+
+    /// Both together as one id: the same only where both are. The parts stand in it with `|`
+    /// between, escaped so that no two pairs give the same text.
+    pub fn and(self, other: Self) -> Self {
+        let mut parts = match self.0 {
+            Source::Join(parts) => parts,
+            single => vec![single],
+        };
+        parts.push(other.0);
+        Self(Source::Join(parts))
+    }
+
+    /// Lets a part of a join ([`and`](Self::and)) be absent or blank; absent differs from blank.
+    /// What cannot be read, or is there twice, still makes the whole id unreadable.
+    pub fn optional(self) -> Self {
+        Self(Source::Optional(Box::new(self.0)))
+    }
+
+    pub(crate) fn read<'a>(&self, parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
+        self.0.read(parts, body)
+    }
+}
+
+impl From<JsonPointer> for EventId {
+    fn from(pointer: JsonPointer) -> Self {
+        Self(Source::Pointer(pointer))
+    }
+}
+
+impl Source {
+    fn read<'a>(&self, parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
+        let id = match self {
+            Self::First(first, other) => {
+                return first.read(parts, body).or_else(|_| other.read(parts, body));
+            }
+            Self::Join(joined) => return join(joined, parts, body),
+            Self::Optional(inner) => return inner.read(parts, body),
+            Self::Pointer(pointer) => pointer.read(body)?,
+            Self::Header(name) => header(&parts.headers, name)?,
+            Self::Form(name) if is_form(&parts.headers) => form::field(body, name)?,
+            Self::Form(_) => return Err(NoId::Absent),
+            Self::Query(name) => {
+                form::field(parts.uri.query().unwrap_or_default().as_bytes(), name)?
+            }
+            Self::Custom(read) => Cow::Owned(read(parts, body).ok_or(NoId::Absent)?),
+        };
+        if id.trim().is_empty() {
+            Err(NoId::Blank)
+        } else {
+            Ok(id)
+        }
+    }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Cow<'a, str>, NoId> {
+    let mut values = headers.get_all(name).iter();
+    match (values.next(), values.next()) {
+        (None, _) => Err(NoId::Absent),
+        (Some(value), None) => str::from_utf8(value.as_bytes())
+            .map(Cow::Borrowed)
+            .map_err(|_| NoId::WrongType),
+        (Some(_), Some(_)) => Err(NoId::Ambiguous),
+    }
+}
+
+fn is_form(headers: &HeaderMap) -> bool {
+    const FORM: &str = "application/x-www-form-urlencoded";
+    headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .and_then(|value| value.split(';').next())
+        .is_some_and(|essence| essence.trim().eq_ignore_ascii_case(FORM))
+}
+
+/// Joins the parts with `|`. Inside a part `|` and `\` stand behind a `\`, so that the ends of
+/// parts can be told from their text; `\-` is an absent part, which no text gives.
+fn join<'a>(joined: &[Source], parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
+    let mut id = String::new();
+    let mut found = false;
+    for (n, source) in joined.iter().enumerate() {
+        if n > 0 {
+            id.push('|');
+        }
+        match (source.read(parts, body), source) {
+            (Ok(part), _) => {
+                found = true;
+                for character in part.chars() {
+                    if matches!(character, '|' | '\\') {
+                        id.push('\\');
+                    }
+                    id.push(character);
+                }
+            }
+            (Err(NoId::Absent), Source::Optional(_)) => id.push_str("\\-"),
+            (Err(NoId::Blank), Source::Optional(_)) => {}
+            (Err(why), _) => return Err(why),
+        }
+    }
+    // Requests that have none of the parts are not one event.
+    if found {
+        Ok(Cow::Owned(id))
+    } else {
+        Err(NoId::Absent)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pointer(pointer) => write!(f, "pointer({pointer})"),
+            Self::Header(name) => write!(f, "header({name})"),
+            Self::Form(name) => write!(f, "form({name})"),
+            Self::Query(name) => write!(f, "query({name})"),
+            Self::Custom(_) => f.write_str("custom"),
+            Self::First(first, other) => write!(f, "({first:?} or {other:?})"),
+            Self::Join(parts) => f.debug_list().entries(parts).finish(),
+            Self::Optional(inner) => write!(f, "optional({inner:?})"),
+        }
+    }
+}

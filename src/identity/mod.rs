@@ -1,0 +1,18 @@
+//! Which event a request carries: its id, the hash of its body, and the key made of both.
+//!
+//! Pure functions over bytes; nothing here waits.
+
+mod body_hash;
+mod event_id;
+mod form;
+mod key;
+mod pointer;
+
+pub use self::{
+    body_hash::BodyHash,
+    event_id::{EventId, NoId},
+    key::{Key, ParseKeyError},
+    pointer::{JsonPointer, ParsePointerError},
+};
+
+pub(crate) use self::body_hash::BodyHasher;

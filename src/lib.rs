@@ -1,0 +1,14 @@
+//! Tower middleware that runs each webhook event once.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod identity;
+pub mod store;
+
+pub use self::{
+    identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
+    store::{
+        Acquire, BoxStore, BoxStoreError, Entry, LeaseStore, MemoryStore, MemoryStoreError,
+        ParseEntryError, ParseTokenError, Record, Release, StoreError, StoreErrorKind, Token,
+    },
+};

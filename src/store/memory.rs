@@ -1,0 +1,375 @@
+//! A store in this process's own memory.
+
+use std::{
+    collections::{BTreeMap, HashMap, hash_map::RandomState},
+    error::Error,
+    fmt,
+    hash::BuildHasher,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token};
+use crate::Key;
+
+/// A [`LeaseStore`] in the memory of this one process: no other process sees it, and a restart
+/// forgets it.
+///
+/// For trying things out, for tests, and for services that are a single process and can bear to run
+/// an event again after a restart. Time is [tokio's clock](tokio::time), which tests can pause.
+///
+/// It keeps at most [`capacity`](Self::with_capacity) entries. At the cap a new event displaces
+/// the failed entry, else the completed one, that would run out first; a running lease is never
+/// displaced. Where all are running, acquiring is an error of the kind
+/// [`OutOfMemory`](StoreErrorKind::OutOfMemory).
+///
+/// Clones share their entries.
+#[derive(Clone)]
+pub struct MemoryStore {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Many small maps: one big one under one lock holds everybody up while it grows.
+    shards: Box<[Mutex<Shard>]>,
+    hasher: RandomState,
+}
+
+impl MemoryStore {
+    /// How many entries [`new`](Self::new) makes room for: 100 000, some 40 MB.
+    pub const DEFAULT_CAPACITY: usize = 100_000;
+
+    const MOST_SHARDS: usize = 64;
+    const SMALLEST_SHARD: usize = 1024;
+
+    /// An empty store with room for [`DEFAULT_CAPACITY`](Self::DEFAULT_CAPACITY) entries.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::with_capacity(Self::DEFAULT_CAPACITY)
+    }
+
+    /// An empty store with room for this many entries. They are spread by hash over up to 64
+    /// shards of at least 1 024 entries, and a shard that is full displaces entries although
+    /// another has room. Nothing is allocated up front.
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is zero.
+    #[must_use]
+    #[track_caller]
+    pub fn with_capacity(capacity: usize) -> Self {
+        assert!(
+            capacity > 0,
+            "a memory store needs room for at least one entry"
+        );
+        let shards = (capacity / Self::SMALLEST_SHARD).clamp(1, Self::MOST_SHARDS);
+        let shard = || Mutex::new(Shard::new(capacity / shards));
+        let shards = std::iter::repeat_with(shard).take(shards).collect();
+        Self {
+            shared: Arc::new(Shared {
+                shards,
+                hasher: RandomState::new(),
+            }),
+        }
+    }
+
+    /// How many entries there are, those whose time is over but which are not yet removed included.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shared
+            .shards
+            .iter()
+            .map(|shard| lock(shard).slots.len())
+            .sum()
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The shard of the key, rid of what is over.
+    fn shard(&self, key: &Key, now: Instant) -> MutexGuard<'_, Shard> {
+        let shards = &self.shared.shards;
+        // The remainder is below the number of shards, so it fits.
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "below the number of shards"
+        )]
+        let n = (self.shared.hasher.hash_one(key) % shards.len() as u64) as usize;
+        let mut shard = lock(&shards[n]);
+        shard.expire(key, now);
+        shard
+    }
+}
+
+/// The clock has an end; what lasts beyond it lasts for a century.
+fn after(now: Instant, time: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+    now.checked_add(time).unwrap_or_else(|| now + CENTURY)
+}
+
+/// No code that can panic runs under the lock, so a poisoned one is as good as any.
+fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
+    shard.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for MemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The [`MemoryStore`] is at its cap, and every entry is running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemoryStoreError;
+
+impl fmt::Display for MemoryStoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the memory store is full of running events")
+    }
+}
+
+impl Error for MemoryStoreError {}
+
+impl StoreError for MemoryStoreError {
+    fn kind(&self) -> StoreErrorKind {
+        StoreErrorKind::OutOfMemory
+    }
+
+    fn may_have_landed(&self) -> bool {
+        false
+    }
+}
+
+impl LeaseStore for MemoryStore {
+    type Error = MemoryStoreError;
+
+    async fn acquire(
+        &self,
+        key: &Key,
+        token: Token,
+        lease: Duration,
+        _by: Instant,
+    ) -> Result<Acquire, MemoryStoreError> {
+        let now = Instant::now();
+        let mut shard = self.shard(key, now);
+        let attempt = match shard.get(key) {
+            Some(Entry::Running {
+                token: holder,
+                attempt,
+                ..
+            }) if *holder == token => {
+                return Ok(Acquire::Acquired { attempt: *attempt });
+            }
+            Some(Entry::Running { since, lease, .. }) => {
+                return Ok(Acquire::InFlight {
+                    since: *since,
+                    at_most: *lease,
+                });
+            }
+            Some(Entry::Done { record, .. }) => return Ok(Acquire::Done(record.clone())),
+            Some(Entry::Failed { attempts, .. }) => attempts.saturating_add(1),
+            None => 1,
+        };
+        shard.put(
+            key,
+            Entry::running(token, lease, attempt),
+            after(now, lease),
+        )?;
+        Ok(Acquire::Acquired { attempt })
+    }
+
+    async fn renew(
+        &self,
+        key: &Key,
+        token: Token,
+        lease: Duration,
+        _by: Instant,
+    ) -> Result<bool, MemoryStoreError> {
+        let now = Instant::now();
+        let mut shard = self.shard(key, now);
+        let entry = match shard.get(key) {
+            Some(entry @ Entry::Running { token: holder, .. }) if *holder == token => entry.clone(),
+            Some(_) => return Ok(false),
+            None => Entry::running(token, lease, 1),
+        };
+        shard.put(key, entry, after(now, lease))?;
+        Ok(true)
+    }
+
+    async fn complete(
+        &self,
+        key: &Key,
+        token: Token,
+        record: &Record,
+        retention: Duration,
+        _by: Instant,
+    ) -> Result<bool, MemoryStoreError> {
+        let now = Instant::now();
+        let mut shard = self.shard(key, now);
+        match shard.get(key) {
+            Some(Entry::Running { token: other, .. } | Entry::Done { token: other, .. })
+                if *other != token =>
+            {
+                return Ok(false);
+            }
+            _ => {}
+        }
+        shard.put(
+            key,
+            Entry::Done {
+                token,
+                record: record.clone(),
+            },
+            after(now, retention),
+        )?;
+        Ok(true)
+    }
+
+    async fn release(
+        &self,
+        key: &Key,
+        token: Token,
+        release: Release,
+        keep: Duration,
+        _by: Instant,
+    ) -> Result<bool, MemoryStoreError> {
+        let now = Instant::now();
+        let mut shard = self.shard(key, now);
+        let attempt = match shard.get(key) {
+            Some(Entry::Running {
+                token: holder,
+                attempt,
+                ..
+            }) if *holder == token => *attempt,
+            _ => return Ok(false),
+        };
+        let (attempts, status) = match release {
+            Release::Failed { status } => (attempt, status),
+            Release::Abandoned => (attempt.saturating_sub(1), None),
+        };
+        if attempts == 0 {
+            shard.remove(key);
+        } else {
+            shard.put(
+                key,
+                Entry::failed(token, attempts, status),
+                after(now, keep),
+            )?;
+        }
+        Ok(true)
+    }
+
+    async fn inspect(&self, key: &Key, _by: Instant) -> Result<Option<Entry>, MemoryStoreError> {
+        Ok(self.shard(key, Instant::now()).get(key).cloned())
+    }
+
+    async fn forget(&self, key: &Key, force: bool, _by: Instant) -> Result<bool, MemoryStoreError> {
+        let mut shard = self.shard(key, Instant::now());
+        if matches!(shard.get(key), Some(Entry::Running { .. })) && !force {
+            return Ok(false);
+        }
+        Ok(shard.remove(key))
+    }
+}
+
+/// Some of the entries, and the order in which each kind of them runs out.
+struct Shard {
+    capacity: usize,
+    slots: HashMap<Key, Slot>,
+    running: Queue,
+    failed: Queue,
+    done: Queue,
+    /// Tells apart what runs out at the same moment.
+    count: u64,
+}
+
+type Queue = BTreeMap<(Instant, u64), Key>;
+
+struct Slot {
+    entry: Entry,
+    place: (Instant, u64),
+}
+
+impl Shard {
+    fn new(capacity: usize) -> Self {
+        Self {
+            capacity,
+            slots: HashMap::new(),
+            running: Queue::new(),
+            failed: Queue::new(),
+            done: Queue::new(),
+            count: 0,
+        }
+    }
+
+    fn get(&self, key: &Key) -> Option<&Entry> {
+        self.slots.get(key).map(|slot| &slot.entry)
+    }
+
+    fn queue(&mut self, entry: &Entry) -> &mut Queue {
+        match entry {
+            Entry::Running { .. } => &mut self.running,
+            Entry::Failed { .. } => &mut self.failed,
+            Entry::Done { .. } => &mut self.done,
+        }
+    }
+
+    fn put(&mut self, key: &Key, entry: Entry, until: Instant) -> Result<(), MemoryStoreError> {
+        if !self.remove(key) && self.slots.len() >= self.capacity {
+            self.displace()?;
+        }
+        self.count += 1;
+        let place = (until, self.count);
+        self.queue(&entry).insert(place, key.clone());
+        self.slots.insert(key.clone(), Slot { entry, place });
+        Ok(())
+    }
+
+    fn remove(&mut self, key: &Key) -> bool {
+        let Some(Slot { entry, place }) = self.slots.remove(key) else {
+            return false;
+        };
+        self.queue(&entry).remove(&place);
+        true
+    }
+
+    /// Makes room for one entry.
+    fn displace(&mut self) -> Result<(), MemoryStoreError> {
+        let first = self.failed.pop_first().or_else(|| self.done.pop_first());
+        let (_, key) = first.ok_or(MemoryStoreError)?;
+        self.slots.remove(&key);
+        Ok(())
+    }
+
+    /// Removes the entry of this key if its time is over, and a few others whose time is, so that
+    /// the shard shrinks as it is used and no call pays for many.
+    fn expire(&mut self, key: &Key, now: Instant) {
+        if self.slots.get(key).is_some_and(|slot| slot.place.0 <= now) {
+            self.remove(key);
+        }
+        for queue in [&mut self.running, &mut self.failed, &mut self.done] {
+            for _ in 0..2 {
+                match queue.first_entry() {
+                    Some(first) if first.key().0 <= now => {
+                        self.slots.remove(&first.remove());
+                    }
+                    _ => break,
+                }
+            }
+        }
+    }
+}
