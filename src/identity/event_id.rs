@@ -37,9 +37,9 @@ enum Source {
     Form(Arc<str>),
     Query(Arc<str>),
     Custom(Arc<Custom>),
-    First(Box<Source>, Box<Source>),
-    Join(Vec<Source>),
-    Optional(Box<Source>),
+    First(Box<Self>, Box<Self>),
+    Join(Vec<Self>),
+    Optional(Box<Self>),
 }
 
 type Custom = dyn Fn(&Parts, &Bytes) -> Option<String> + Send + Sync;

@@ -1,0 +1,123 @@
+//! What the handler is told.
+
+use std::{fmt, sync::Arc};
+
+use crate::{BodyHash, Key, engine::Beat, future::Call};
+
+/// The delivery that a handler is running, in the extensions of its request.
+///
+/// Side effects outside the store happen exactly once only if the handler makes them so: a
+/// `UNIQUE` column for [`key`](Self::key) in its own database is the usual way.
+///
+/// ```
+/// # use http::Request;
+/// use tower_webhook_dedup::Delivery;
+///
+/// async fn handle<B>(request: Request<B>) {
+///     let Some(delivery) = request.extensions().get::<Delivery>() else {
+///         return; // a request that the layer let pass
+///     };
+///     println!("{} for the {}. time", delivery.event_id(), delivery.attempt());
+/// }
+/// ```
+#[derive(Clone)]
+pub struct Delivery(Arc<Inner>);
+
+struct Inner {
+    identity: Identity,
+    attempt: u32,
+    beat: Option<Arc<Beat>>,
+    call: Option<Arc<Call>>,
+}
+
+impl Delivery {
+    pub(crate) fn new(
+        identity: Identity,
+        attempt: u32,
+        beat: Option<Arc<Beat>>,
+        call: Option<Arc<Call>>,
+    ) -> Self {
+        Self(Arc::new(Inner {
+            identity,
+            attempt,
+            beat,
+            call,
+        }))
+    }
+
+    /// The id of the event, as the request has it; the body's hash where
+    /// [it has none](Self::is_by_body).
+    #[must_use]
+    pub fn event_id(&self) -> &str {
+        &self.0.identity.event_id
+    }
+
+    /// Whether the request has no id, and its body stood for it
+    /// ([`MissingId::UseBodyHash`](crate::MissingId::UseBodyHash)).
+    #[must_use]
+    pub fn is_by_body(&self) -> bool {
+        self.0.identity.by_body
+    }
+
+    /// The key of the event in the store: unique for each event, however often it is delivered.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.0.identity.key
+    }
+
+    /// SHA-256 of the raw body.
+    #[must_use]
+    pub fn body_hash(&self) -> BodyHash {
+        self.0.identity.body_hash
+    }
+
+    /// 1 for the first run, one more after each failed one.
+    #[must_use]
+    pub fn attempt(&self) -> u32 {
+        self.0.attempt
+    }
+
+    /// Whether a lease protects this run from others beside it. Without one, the store had failed
+    /// ([`StoreFailure::Forward`](crate::StoreFailure::Forward)).
+    #[must_use]
+    pub fn is_protected(&self) -> bool {
+        self.0.beat.is_some()
+    }
+
+    /// Resolves when the lease is lost: another run may begin beside this one. A handler that can
+    /// stop safely should. Never resolves for a run that is fine, or that has no lease.
+    pub async fn lease_lost(&self) {
+        match &self.0.beat {
+            Some(beat) => beat.lost().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whether nobody waits for the answer: the sender hung up, or this process stood by for the
+    /// event.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.0.call.as_ref().is_none_or(|call| call.is_detached())
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("event_id", &self.event_id())
+            .field("key", &self.key())
+            .field("attempt", &self.attempt())
+            .field("is_protected", &self.is_protected())
+            .field("is_detached", &self.is_detached())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Which event a request carries.
+#[derive(Clone)]
+pub(crate) struct Identity {
+    pub(crate) event_id: Arc<str>,
+    pub(crate) by_body: bool,
+    pub(crate) key: Key,
+    pub(crate) body_hash: BodyHash,
+}

@@ -1,0 +1,97 @@
+//! Store calls, each with a deadline. A store should keep to it; here it is kept in any case.
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::{Instant, timeout_at};
+
+use super::{Dedup, Error, Operation};
+use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, StoreError, Token};
+
+impl<St: LeaseStore> Dedup<St> {
+    pub(super) async fn call_acquire(&self, key: &Key, token: Token) -> Result<Acquire, Error> {
+        let lease = self.settings.lease;
+        self.call(Operation::Acquire, key, |store, by| {
+            store.acquire(key, token, lease, by)
+        })
+        .await
+    }
+
+    pub(super) async fn call_renew(&self, key: &Key, token: Token) -> Result<bool, Error> {
+        let lease = self.settings.lease;
+        self.call(Operation::Renew, key, |store, by| {
+            store.renew(key, token, lease, by)
+        })
+        .await
+    }
+
+    pub(super) async fn call_complete(
+        &self,
+        key: &Key,
+        token: Token,
+        record: &Record,
+    ) -> Result<bool, Error> {
+        let retention = self.settings.retention();
+        self.call(Operation::Complete, key, |store, by| {
+            store.complete(key, token, record, retention, by)
+        })
+        .await
+    }
+
+    pub(super) async fn call_release(
+        &self,
+        key: &Key,
+        token: Token,
+        release: Release,
+    ) -> Result<bool, Error> {
+        let keep = self.settings.keep_failed();
+        self.call(Operation::Release, key, |store, by| {
+            store.release(key, token, release, keep, by)
+        })
+        .await
+    }
+
+    pub(super) async fn call_inspect(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        self.call(Operation::Inspect, key, |store, by| store.inspect(key, by))
+            .await
+    }
+
+    pub(super) async fn call_forget(&self, key: &Key, force: bool) -> Result<bool, Error> {
+        self.call(Operation::Forget, key, |store, by| {
+            store.forget(key, force, by)
+        })
+        .await
+    }
+
+    /// Makes one call, and reports its failure.
+    async fn call<'a, T, E, F>(
+        &'a self,
+        operation: Operation,
+        key: &Key,
+        call: impl FnOnce(&'a St, Instant) -> F,
+    ) -> Result<T, Error>
+    where
+        E: StoreError,
+        F: Future<Output = Result<T, E>>,
+    {
+        let by = Instant::now() + self.settings.store_timeout();
+        let error = match timeout_at(by, call(&self.shared.store, by)).await {
+            Ok(Ok(reply)) => return Ok(reply),
+            Ok(Err(error)) => Error::new(operation, error),
+            Err(_) => Error::timed_out(operation),
+        };
+        self.settings.emit(&DedupEvent::StoreFailed {
+            key: key.clone(),
+            error: error.clone(),
+        });
+        Err(error)
+    }
+}
+
+/// The shortest and longest time after which the sender of an in-flight duplicate is told to come
+/// again.
+const RETRY_AFTER: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+
+/// When to come again for an event whose lease lasts at most this long.
+pub(crate) fn retry_after(at_most: Duration) -> Duration {
+    at_most.clamp(RETRY_AFTER.0, RETRY_AFTER.1)
+}

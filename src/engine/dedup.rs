@@ -1,0 +1,361 @@
+//! The engine's front: acquire an event, run it, look at it.
+
+use std::{error::Error as StdError, fmt, future::Future, sync::Arc, time::Duration};
+
+use tokio::time::{Instant, timeout};
+
+use super::{
+    Error, Lease, Limits, OnEvent, Settings, Shared, Tracker, call::retry_after, checked,
+    drain::DrainHandle,
+};
+use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, Token};
+
+/// Deduplication without HTTP: for a queue consumer, or for the elements of a batch.
+///
+/// Clones share their leases, standbys and background tasks, so keep one and clone it. The layer
+/// has one inside: [`WebhookDedupLayer::dedup`](crate::WebhookDedupLayer::dedup).
+///
+/// ```
+/// use tower_webhook_dedup::{Dedup, Key, MemoryStore, Ran};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn work() -> Result<u32, std::io::Error> { Ok(7) }
+/// let dedup = Dedup::new(MemoryStore::new());
+/// let key = Key::new("sendgrid", "sg_event_1");
+///
+/// // Heartbeat, completion and release are taken care of.
+/// assert!(matches!(dedup.run(&key, work).await?, Ran::Completed(7)));
+/// assert!(matches!(dedup.run(&key, work).await?, Ran::Done(_)));
+/// # Ok(())
+/// # }
+/// ```
+pub struct Dedup<St: LeaseStore> {
+    pub(super) shared: Arc<Shared<St>>,
+    pub(super) settings: Arc<Settings>,
+}
+
+impl<St: LeaseStore> Clone for Dedup<St> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+impl<St: LeaseStore> fmt::Debug for Dedup<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Dedup")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What became of an event given to [`Dedup::run`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Ran<T> {
+    /// It ran now, and this came out.
+    Completed(T),
+    /// It was completed before.
+    Done(Record),
+    /// Another run of it is going on.
+    InFlight {
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+/// Why [`Dedup::run`] did not complete an event. It stays runnable.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum RunError<E> {
+    /// The store failed; the work was not begun.
+    Store(Error),
+    /// The work failed.
+    Work(E),
+    /// The work took longer than the run limit and was dropped.
+    RunLimit,
+}
+
+impl<E> fmt::Display for RunError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Store(_) => "the event could not be acquired",
+            Self::Work(_) => "the event was not completed",
+            Self::RunLimit => "the event was not completed within the run limit",
+        })
+    }
+}
+
+impl<E: StdError + 'static> StdError for RunError<E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Store(error) => Some(error),
+            Self::Work(error) => Some(error),
+            Self::RunLimit => None,
+        }
+    }
+}
+
+/// The answer to [`Dedup::begin`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Begun<St: LeaseStore> {
+    /// The event is the caller's to run, and its lease is renewed until then.
+    Acquired(Lease<St>),
+    /// It was completed before.
+    Done(Record),
+    /// Another run of it is going on.
+    InFlight {
+        /// When to try again.
+        retry_after: Duration,
+    },
+}
+
+impl<St: LeaseStore> Dedup<St> {
+    /// Deduplicates over this store, with the defaults of the [layer](crate::WebhookDedupLayer).
+    #[must_use]
+    pub fn new(store: St) -> Self {
+        let shared = Shared {
+            store,
+            tracker: Arc::default(),
+            heartbeat: Default::default(),
+            releases: Default::default(),
+            completions: Default::default(),
+            standbys: Default::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+            settings: Arc::default(),
+        }
+    }
+
+    /// How long a lease lasts unless it is renewed, as it is at a third of that. When a process
+    /// dies, its events run again one lease later.
+    ///
+    /// Defaults to 30 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[must_use]
+    #[track_caller]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.set().lease = checked("lease", lease);
+        self
+    }
+
+    /// How long a run may take. Past it, it is dropped and its lease released.
+    ///
+    /// Defaults to 5 minutes.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[must_use]
+    #[track_caller]
+    pub fn run_limit(mut self, limit: Duration) -> Self {
+        self.set().run_limit = checked("run limit", limit);
+        self
+    }
+
+    /// How long a completed event is remembered: longer than its sender goes on retrying. The
+    /// lease is used where it is longer.
+    ///
+    /// Defaults to 4 days.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[must_use]
+    #[track_caller]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.set().retention = checked("retention", retention);
+        self
+    }
+
+    /// How long one call to the store may take; a quarter of the lease where that is shorter.
+    ///
+    /// Defaults to 300 milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[must_use]
+    #[track_caller]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.set().store_timeout = checked("store timeout", timeout);
+        self
+    }
+
+    /// Caps on what is kept in memory and in the background.
+    #[must_use]
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.set().limits = limits;
+        self
+    }
+
+    /// Calls this with each [`DedupEvent`]. It must be quick: it is called where the events happen.
+    #[must_use]
+    pub fn on_event(mut self, on_event: impl Fn(&DedupEvent) + Send + Sync + 'static) -> Self {
+        self.set().on_event = Some(Arc::new(on_event) as Arc<OnEvent>);
+        self
+    }
+
+    fn set(&mut self) -> &mut Settings {
+        Arc::make_mut(&mut self.settings)
+    }
+
+    /// Runs the work unless the event is running or done. `Ok` completes the event; `Err`, a panic
+    /// or dropping the future leaves it runnable.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed before the work began, or the work did, or it took too long. A store
+    /// that fails after the work is no error: the completion is written in the background.
+    pub async fn run<T, E, F>(
+        &self,
+        key: &Key,
+        work: impl FnOnce() -> F,
+    ) -> Result<Ran<T>, RunError<E>>
+    where
+        F: Future<Output = Result<T, E>>,
+    {
+        let lease = match self.begin(key).await.map_err(RunError::Store)? {
+            Begun::Acquired(lease) => lease,
+            Begun::Done(record) => return Ok(Ran::Done(record)),
+            Begun::InFlight { retry_after } => return Ok(Ran::InFlight { retry_after }),
+        };
+        match timeout(self.settings.run_limit, work()).await {
+            Ok(Ok(value)) => {
+                lease.complete(Record::new(None, None)).await;
+                Ok(Ran::Completed(value))
+            }
+            Ok(Err(error)) => {
+                lease.release(Release::Failed { status: None }).await;
+                Err(RunError::Work(error))
+            }
+            Err(_) => {
+                lease.overran().await;
+                Err(RunError::RunLimit)
+            }
+        }
+    }
+
+    /// Acquires the lease of an event, for those who want to hold it themselves.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed. What the call may have written is released in the background.
+    pub async fn begin(&self, key: &Key) -> Result<Begun<St>, Error> {
+        self.acquire(key).await.map_err(|(error, _claim)| error)
+    }
+
+    /// What the store keeps of an event.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed.
+    pub async fn inspect(&self, key: &Key) -> Result<Option<Entry>, Error> {
+        self.call_inspect(key).await
+    }
+
+    /// Lets an event run again, after an operator pressed "resend", say. A live lease is only
+    /// taken away if `force`d; its run goes on, but cannot complete over another one.
+    ///
+    /// `false`: there was nothing to forget.
+    ///
+    /// # Errors
+    ///
+    /// If the store failed.
+    pub async fn forget(&self, key: &Key, force: bool) -> Result<bool, Error> {
+        let pending = self.shared.completions.forget(key);
+        Ok(self.call_forget(key, force).await? || pending)
+    }
+
+    /// The handle that waits for background work at shutdown.
+    #[must_use]
+    pub fn drain_handle(&self) -> DrainHandle {
+        DrainHandle::new(self.clone())
+    }
+
+    pub(crate) fn settings(&self) -> &Arc<Settings> {
+        &self.settings
+    }
+
+    pub(crate) fn tracker(&self) -> &Arc<Tracker> {
+        &self.shared.tracker
+    }
+
+    /// Acquires, and on failure leaves the choice of what happens to the token, which may hold the
+    /// event by now: dropping the claim releases it.
+    pub(crate) async fn acquire(&self, key: &Key) -> Result<Begun<St>, (Error, Claim<'_, St>)> {
+        if let Some(record) = self.shared.completions.get(key) {
+            return Ok(Begun::Done(record));
+        }
+        let mut claim = Claim {
+            dedup: self,
+            key: key.clone(),
+            token: Token::random(),
+            live: true,
+        };
+        // The lease counts from before the command is sent, not from its reply.
+        let sent = Instant::now();
+        let acquired = self.call_acquire(key, claim.token).await;
+        let begun = match acquired {
+            Ok(Acquire::Acquired { attempt }) => {
+                claim.live = false;
+                self.settings.emit(&DedupEvent::Acquired {
+                    key: key.clone(),
+                    attempt,
+                });
+                let lease = Lease::new(self.clone(), key.clone(), claim.token, attempt, sent);
+                lease.keep().await;
+                Begun::Acquired(lease)
+            }
+            Ok(Acquire::Done(record)) => Begun::Done(record),
+            Ok(Acquire::InFlight { at_most, .. }) => Begun::InFlight {
+                retry_after: retry_after(at_most),
+            },
+            Err(error) => {
+                claim.live = error.may_have_landed();
+                return Err((error, claim));
+            }
+        };
+        claim.live = false;
+        Ok(begun)
+    }
+}
+
+/// A token that may hold an event without anybody knowing. Dropped, it is released, whether or
+/// not the command that sent it has landed yet.
+pub(crate) struct Claim<'a, St: LeaseStore> {
+    dedup: &'a Dedup<St>,
+    key: Key,
+    token: Token,
+    live: bool,
+}
+
+impl<St: LeaseStore> Claim<'_, St> {
+    /// The claim as a lease for a run that goes ahead without protection: nobody renews it, but
+    /// the run's end completes or releases it. `None` where the token cannot hold the event.
+    pub(crate) fn unconfirmed(mut self) -> Option<Lease<St>> {
+        if !self.live {
+            return None;
+        }
+        self.live = false;
+        let (dedup, key) = (self.dedup.clone(), self.key.clone());
+        Some(Lease::new(dedup, key, self.token, 1, Instant::now()))
+    }
+}
+
+impl<St: LeaseStore> Drop for Claim<'_, St> {
+    fn drop(&mut self) {
+        if self.live {
+            self.dedup
+                .release_later(self.key.clone(), self.token, Release::Abandoned, true);
+        }
+    }
+}

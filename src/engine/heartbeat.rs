@@ -1,0 +1,275 @@
+//! Renews the leases of runs that take long.
+
+use std::{
+    array,
+    collections::HashMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::{StreamExt, stream};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use super::{Dedup, Settings, Shared};
+use crate::{DedupEvent, Key, LeaseStore, Token};
+
+/// How many leases are renewed at once.
+const AT_ONCE: usize = 64;
+
+const SHARDS: usize = 16;
+
+/// How long the task sleeps, when there is nothing to renew, before it waits to be woken.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// One lease as the heartbeat sees it.
+pub(crate) struct Beat {
+    key: Key,
+    token: Token,
+    settings: Arc<Settings>,
+    /// No renewal after this.
+    until: Instant,
+    times: Mutex<Times>,
+    /// A renewal was sent whose outcome is not known.
+    open: AtomicBool,
+    /// The run is over: what a renewal still finds means nothing.
+    over: AtomicBool,
+    lost: AtomicBool,
+    lost_notify: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Times {
+    /// The lease runs out unless it is renewed.
+    deadline: Instant,
+    /// The next renewal.
+    due: Instant,
+}
+
+impl Beat {
+    /// A lease whose acquire was sent at this moment.
+    pub(super) fn new(key: Key, token: Token, settings: Arc<Settings>, sent: Instant) -> Self {
+        let times = Times {
+            deadline: sent + settings.lease,
+            due: sent + settings.lease / 3,
+        };
+        Self {
+            key,
+            token,
+            until: sent + settings.run_limit,
+            settings,
+            times: Mutex::new(times),
+            open: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            lost: AtomicBool::new(false),
+            lost_notify: Notify::new(),
+        }
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when the lease is lost; never for one that is not.
+    pub(crate) async fn lost(&self) {
+        let lost = self.lost_notify.notified();
+        if !self.is_lost() {
+            lost.await;
+        }
+    }
+
+    fn lose(&self) {
+        if self.over.load(Ordering::SeqCst) || self.lost.swap(true, Ordering::SeqCst) {
+            return;
+        }
+        self.lost_notify.notify_waiters();
+        self.settings.emit(&DedupEvent::LeaseLost {
+            key: self.key.clone(),
+        });
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether anybody still cares for it to be renewed.
+    fn is_live(&self) -> bool {
+        !self.over.load(Ordering::SeqCst) && !self.is_lost()
+    }
+}
+
+/// All leases that this layer holds.
+pub(super) struct Heartbeat {
+    shards: [Mutex<HashMap<Token, Arc<Beat>>>; SHARDS],
+    task: Arc<Task>,
+}
+
+/// What the task and its layer share. The task must not keep the layer alive.
+#[derive(Default)]
+struct Task {
+    /// When it wakes by itself; `None` where it is not running, or has nothing to wait for.
+    next: Mutex<Option<Instant>>,
+    running: AtomicBool,
+    wake: Notify,
+}
+
+impl Default for Heartbeat {
+    fn default() -> Self {
+        Self {
+            shards: array::from_fn(|_| Mutex::default()),
+            task: Arc::default(),
+        }
+    }
+}
+
+impl Heartbeat {
+    fn shard(&self, token: Token) -> MutexGuard<'_, HashMap<Token, Arc<Beat>>> {
+        let n = usize::from(token.as_bytes()[0]) % SHARDS;
+        self.shards[n]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn live(&self) -> Vec<Arc<Beat>> {
+        let mut live = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            live.extend(shard.values().filter(|beat| beat.is_live()).cloned());
+        }
+        live
+    }
+}
+
+impl Drop for Heartbeat {
+    /// The task finds its layer gone, and ends.
+    fn drop(&mut self) {
+        self.task.wake.notify_one();
+    }
+}
+
+impl<St: LeaseStore> Dedup<St> {
+    /// Has the lease renewed from now on. `true`: the task was woken for it.
+    pub(super) fn register(&self, beat: Arc<Beat>) -> bool {
+        let heartbeat = &self.shared.heartbeat;
+        let due = beat.times().due;
+        heartbeat.shard(beat.token).insert(beat.token, beat);
+
+        let task = &heartbeat.task;
+        // A task that is asleep until an earlier moment finds the lease by then.
+        if task.next().is_some_and(|next| next <= due) {
+            return false;
+        }
+        if !task.running.swap(true, Ordering::SeqCst) {
+            let beating = beat_on(Arc::downgrade(&self.shared), Running(task.clone()));
+            return self.tracker().spawn_daemon(beating);
+        }
+        task.wake.notify_one();
+        true
+    }
+
+    /// The run is over. `true`: a renewal may still land.
+    pub(super) fn deregister(&self, beat: &Beat) -> bool {
+        beat.over.store(true, Ordering::SeqCst);
+        self.shared.heartbeat.shard(beat.token).remove(&beat.token);
+        beat.open.load(Ordering::SeqCst)
+    }
+
+    async fn renew(&self, beat: &Beat) {
+        let sent = Instant::now();
+        let Times { deadline, due } = *beat.times();
+        if due > sent || !beat.is_live() {
+            return;
+        }
+        if sent >= deadline {
+            beat.lose();
+            return;
+        }
+        if sent >= beat.until {
+            beat.times().due = deadline;
+            return;
+        }
+        beat.open.store(true, Ordering::SeqCst);
+        let renewed = self.call_renew(&beat.key, beat.token).await;
+        let lease = beat.settings.lease;
+        match renewed {
+            Ok(true) => {
+                beat.open.store(false, Ordering::SeqCst);
+                *beat.times() = Times {
+                    deadline: sent + lease,
+                    due: sent + lease / 3,
+                };
+            }
+            Ok(false) => {
+                beat.open.store(false, Ordering::SeqCst);
+                beat.lose();
+            }
+            // Not fatal before the deadline, and tried again well before it.
+            Err(_) => {
+                let retry = (lease / 12).min(Duration::from_secs(1));
+                beat.times().due = (Instant::now() + retry).min(deadline);
+            }
+        }
+    }
+}
+
+impl Task {
+    fn next(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The task. It lasts until its layer is gone, or its runtime.
+async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
+    let task = &*running.0;
+    let mut woken = true;
+    while let Some(shared) = shared.upgrade() {
+        // Whoever registers between here and the end of the look wakes the task once more.
+        *task.next() = None;
+        let live = shared.heartbeat.live();
+        let now = Instant::now();
+        // A lease that registered and is over again: the next ones need not wake the task.
+        let idle = woken.then(|| now + IDLE);
+        let next = live.iter().map(|beat| beat.times().due).min().or(idle);
+        *task.next() = next;
+
+        let due: Vec<_> = live
+            .into_iter()
+            .filter(|beat| beat.times().due <= now)
+            .collect();
+        if !due.is_empty() {
+            stream::iter(due)
+                .for_each_concurrent(AT_ONCE, |beat| {
+                    let dedup = Dedup {
+                        shared: shared.clone(),
+                        settings: beat.settings.clone(),
+                    };
+                    async move { dedup.renew(&beat).await }
+                })
+                .await;
+            continue;
+        }
+        drop(shared);
+        woken = match next {
+            Some(next) => timeout_at(next, task.wake.notified()).await.is_ok(),
+            None => {
+                task.wake.notified().await;
+                true
+            }
+        };
+    }
+}
+
+/// Tells, when dropped, that the task has ended.
+struct Running(Arc<Task>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        *self.0.next() = None;
+        self.0.running.store(false, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,203 @@
+//! The guard of one run: dropped without an ending, it releases.
+
+use std::{fmt, sync::Arc};
+
+use tokio::time::Instant;
+
+use super::{Beat, Dedup, Error};
+use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
+
+/// The right to run one event, renewed in the background until it ends.
+///
+/// Dropped without [`complete`](Self::complete) or [`release`](Self::release), by a panic or a
+/// cancelled future, say, it is released by a background task, and the event runs again when it
+/// comes again. Outside a tokio runtime nothing can be sent, and the lease runs out.
+#[must_use = "a lease that is dropped is released"]
+pub struct Lease<St: LeaseStore> {
+    dedup: Dedup<St>,
+    key: Key,
+    token: Token,
+    attempt: u32,
+    beat: Arc<Beat>,
+    ending: Ending,
+}
+
+/// How far the run has come; what `Drop` has to do depends on it.
+enum Ending {
+    /// It is running.
+    None,
+    /// It is being released, and the reply is not here.
+    Release(Release),
+    /// It is being completed, and the reply is not here: from here on, nothing may release the
+    /// event as if it had failed.
+    Complete(Record),
+    /// Nothing is left to do.
+    Over,
+}
+
+impl<St: LeaseStore> fmt::Debug for Lease<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.key)
+            .field("token", &self.token)
+            .field("attempt", &self.attempt)
+            .field("is_lost", &self.is_lost())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<St: LeaseStore> Lease<St> {
+    pub(super) fn new(
+        dedup: Dedup<St>,
+        key: Key,
+        token: Token,
+        attempt: u32,
+        sent: Instant,
+    ) -> Self {
+        let beat = Arc::new(Beat::new(key.clone(), token, dedup.settings.clone(), sent));
+        Self {
+            dedup,
+            key,
+            token,
+            attempt,
+            beat,
+            ending: Ending::None,
+        }
+    }
+
+    /// Has the lease renewed from now on.
+    pub(super) async fn keep(&self) {
+        if self.dedup.register(self.beat.clone()) {
+            // The heartbeat was woken on this thread and sits in a slot that no other thread
+            // takes from. A handler that now blocks the thread would hold it up, so let it go
+            // first.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// The event.
+    #[must_use]
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The token that stands in the store.
+    #[must_use]
+    pub const fn token(&self) -> Token {
+        self.token
+    }
+
+    /// 1 for the first run, one more after each failed one.
+    #[must_use]
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Whether the lease is gone: another run may be going on beside this one.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.beat.is_lost()
+    }
+
+    /// Resolves when the lease is gone.
+    pub async fn lost(&self) {
+        self.beat.lost().await;
+    }
+
+    /// Records the event as done. `true`: it is written. `false`: another run got hold of the
+    /// event, and its outcome counts; or the store failed, and the record is written in the
+    /// background, where [`DedupEvent`]s tell how that goes.
+    pub async fn complete(mut self, record: Record) -> bool {
+        let status = record.status();
+        self.ending = Ending::Complete(record.clone());
+        let written = self
+            .dedup
+            .call_complete(&self.key, self.token, &record)
+            .await;
+        let event = match written {
+            Ok(true) => DedupEvent::Completed {
+                key: self.key.clone(),
+                status,
+            },
+            Ok(false) => DedupEvent::LeaseLost {
+                key: self.key.clone(),
+            },
+            // `Drop` hands it to the background.
+            Err(_) => return false,
+        };
+        self.ending = Ending::Over;
+        self.dedup.settings.emit(&event);
+        matches!(written, Ok(true))
+    }
+
+    /// Gives the event up, so that it can run again. Where the store fails, that is repeated in
+    /// the background; at the latest the lease runs out.
+    pub async fn release(mut self, release: Release) {
+        if let Release::Failed { status } = release {
+            let (key, attempt) = (self.key.clone(), self.attempt);
+            self.dedup.settings.emit(&DedupEvent::Failed {
+                key,
+                attempt,
+                status,
+            });
+        }
+        self.end(release).await;
+    }
+
+    /// The run was over its limit and is dropped.
+    pub(crate) async fn overran(mut self) {
+        self.dedup.settings.emit(&DedupEvent::RunLimit {
+            key: self.key.clone(),
+        });
+        self.end(Release::Failed { status: None }).await;
+    }
+
+    async fn end(&mut self, release: Release) {
+        self.ending = Ending::Release(release);
+        let released: Result<bool, Error> = self
+            .dedup
+            .call_release(&self.key, self.token, release)
+            .await;
+        match released {
+            Ok(true) => self.ending = Ending::Over,
+            Ok(false) => {
+                self.ending = Ending::Over;
+                self.dedup.settings.emit(&DedupEvent::LeaseLost {
+                    key: self.key.clone(),
+                });
+            }
+            // `Drop` hands it to the background.
+            Err(_) => {}
+        }
+    }
+
+    pub(crate) fn beat(&self) -> &Arc<Beat> {
+        &self.beat
+    }
+}
+
+impl<St: LeaseStore> Drop for Lease<St> {
+    fn drop(&mut self) {
+        // A renewal whose outcome is not known may take an event again that is released now.
+        let renewing = self.dedup.deregister(&self.beat);
+        let (key, token) = (self.key.clone(), self.token);
+        match std::mem::replace(&mut self.ending, Ending::Over) {
+            Ending::None => {
+                self.dedup
+                    .settings
+                    .emit(&DedupEvent::Abandoned { key: key.clone() });
+                self.dedup
+                    .release_later(key, token, Release::Abandoned, renewing);
+            }
+            Ending::Release(release) => {
+                self.dedup.release_later(key, token, release, true);
+            }
+            Ending::Complete(record) => self.dedup.complete_later(key, token, record),
+            Ending::Over if renewing => {
+                self.dedup
+                    .release_later(key, token, Release::Abandoned, true);
+            }
+            Ending::Over => {}
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Leases over a store: acquiring, keeping, ending, and standing by for them. No HTTP here.
+//!
+//! All store calls go through [`call`], which puts a deadline on each; all tasks through
+//! [`tracker`].
+
+mod call;
+mod completions;
+mod dedup;
+mod drain;
+mod error;
+mod heartbeat;
+mod lease;
+mod pace;
+mod releases;
+mod settings;
+mod standby;
+mod tracker;
+mod wait;
+
+use std::sync::Arc;
+
+use crate::LeaseStore;
+
+use self::{completions::Completions, heartbeat::Heartbeat, releases::Releases, standby::Standbys};
+
+pub(crate) use self::{
+    dedup::Claim,
+    heartbeat::Beat,
+    settings::{OnEvent, Settings, checked},
+    standby::{Candidate, NotStoodBy},
+    tracker::Tracker,
+    wait::Waited,
+};
+pub use self::{
+    dedup::{Begun, Dedup, Ran, RunError},
+    drain::{DrainHandle, Drained},
+    error::{Error, Operation},
+    lease::Lease,
+    settings::Limits,
+};
+
+/// What all clones of one [`Dedup`] share, whatever their settings.
+pub(crate) struct Shared<St: LeaseStore> {
+    store: St,
+    tracker: Arc<Tracker>,
+    heartbeat: Heartbeat,
+    releases: Releases,
+    completions: Completions,
+    standbys: Standbys<St>,
+}

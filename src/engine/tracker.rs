@@ -1,0 +1,170 @@
+//! The one place where tasks are spawned, and where what they hold is counted.
+
+use std::{
+    collections::HashMap,
+    future::Future,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
+use tokio_util::task::TaskTracker;
+
+use super::Limits;
+use crate::Key;
+
+/// Background work of one layer. Draining waits for all of it.
+#[derive(Default)]
+pub(crate) struct Tracker {
+    tasks: TaskTracker,
+    draining: AtomicBool,
+    drain_begun: Notify,
+    waiters: AtomicUsize,
+    bytes: AtomicUsize,
+    /// The events of runs whose senders hung up.
+    detached: Mutex<HashMap<u64, Key>>,
+    count: AtomicUsize,
+}
+
+impl Tracker {
+    /// Spawns work that draining waits for; `None` outside a runtime, where nothing can run.
+    pub(crate) fn spawn<F>(&self, work: F) -> Option<JoinHandle<F::Output>>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let runtime = Handle::try_current().ok()?;
+        Some(self.tasks.spawn_on(work, &runtime))
+    }
+
+    /// Spawns work that goes on for as long as the layer lives.
+    pub(crate) fn spawn_daemon(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+        let Ok(runtime) = Handle::try_current() else {
+            return false;
+        };
+        runtime.spawn(work);
+        true
+    }
+
+    /// From now on no promise is made that would outlive this process.
+    pub(crate) fn close(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+        self.drain_begun.notify_waiters();
+        self.tasks.close();
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// Resolves when draining begins; at once if it has.
+    pub(crate) async fn draining(&self) {
+        let begun = self.drain_begun.notified();
+        if !self.is_draining() {
+            begun.await;
+        }
+    }
+
+    /// Resolves when no work is left.
+    pub(crate) async fn idle(&self) {
+        self.tasks.wait().await;
+    }
+
+    /// Books bytes of a request that is kept; `None` at the cap.
+    pub(crate) fn book(self: &Arc<Self>, bytes: usize, limits: &Limits) -> Option<Booked> {
+        let booked = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+                held.checked_add(bytes).filter(|&sum| sum <= limits.bytes)
+            });
+        booked.is_ok().then(|| Booked {
+            tracker: self.clone(),
+            bytes,
+        })
+    }
+
+    /// A place among the waiters; `None` at the cap.
+    pub(crate) fn wait(self: &Arc<Self>, bytes: usize, limits: &Limits) -> Option<Waiter> {
+        let booked = self.book(bytes, limits)?;
+        let place = self
+            .waiters
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |waiters| {
+                (waiters < limits.waiters).then_some(waiters + 1)
+            });
+        place.is_ok().then(|| Waiter {
+            _bytes: booked,
+            tracker: self.clone(),
+        })
+    }
+
+    /// A place among the detached runs; `None` at the cap.
+    pub(crate) fn detach(
+        self: &Arc<Self>,
+        key: Key,
+        bytes: usize,
+        limits: &Limits,
+    ) -> Option<Detached> {
+        let booked = self.book(bytes, limits)?;
+        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        if detached.len() >= limits.detached_runs {
+            return None;
+        }
+        let n = self.count.fetch_add(1, Ordering::Relaxed) as u64;
+        detached.insert(n, key);
+        Some(Detached {
+            _bytes: booked,
+            tracker: self.clone(),
+            n,
+        })
+    }
+
+    /// The events whose detached runs are not over.
+    pub(crate) fn detached(&self) -> Vec<Key> {
+        let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        detached.values().cloned().collect()
+    }
+}
+
+/// Gives its bytes back when dropped.
+pub(crate) struct Booked {
+    tracker: Arc<Tracker>,
+    bytes: usize,
+}
+
+impl Drop for Booked {
+    fn drop(&mut self) {
+        self.tracker.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// Gives its place back when dropped.
+pub(crate) struct Waiter {
+    _bytes: Booked,
+    tracker: Arc<Tracker>,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.tracker.waiters.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Gives its place back when dropped.
+pub(crate) struct Detached {
+    _bytes: Booked,
+    tracker: Arc<Tracker>,
+    n: u64,
+}
+
+impl Drop for Detached {
+    fn drop(&mut self) {
+        let mut detached = self
+            .tracker
+            .detached
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        detached.remove(&self.n);
+    }
+}

@@ -1,0 +1,382 @@
+//! What the layer did: for the answer's reader, for metrics, for logs.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{Request, StatusCode};
+
+use crate::{Error, Key, NoId, Record};
+
+/// What became of a request, in the extensions of its answer, and in short in its
+/// `webhook-dedup` header.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// `run`: the handler ran, and this is its answer (or the 504 in place of it, past the run
+    /// limit).
+    Run {
+        /// 1 for the first run, one more after each failed one.
+        attempt: u32,
+    },
+    /// `duplicate`: the event was completed before.
+    Duplicate {
+        /// How it was completed.
+        record: Record,
+        /// Whether it was told by its body, for want of an id ([`MissingId::UseBodyHash`]).
+        ///
+        /// [`MissingId::UseBodyHash`]: crate::MissingId::UseBodyHash
+        by_body: bool,
+    },
+    /// `standby`: another attempt is running, and this process stands by.
+    Standby,
+    /// `in-flight`: another attempt is running, and the sender is told to come again.
+    InFlight(Refusal),
+    /// `unprotected`: the handler ran without a lease.
+    Unprotected(Unprotected),
+    /// `refused`: the request did not get as far as the handler.
+    Refused(Refusal),
+}
+
+impl Outcome {
+    /// The outcome as the `webhook-dedup` header has it.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Run { .. } => "run",
+            Self::Duplicate { .. } => "duplicate",
+            Self::Standby => "standby",
+            Self::InFlight(_) => "in-flight",
+            Self::Unprotected(_) => "unprotected",
+            Self::Refused(_) => "refused",
+        }
+    }
+}
+
+/// Why a handler ran without a lease.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Unprotected {
+    /// The request has no readable event id ([`MissingId::Forward`](crate::MissingId::Forward)).
+    NoEventId(NoId),
+    /// The store failed ([`StoreFailure::Forward`](crate::StoreFailure::Forward)).
+    StoreFailed(Error),
+}
+
+/// Why the layer refused a request: the input of
+/// [`refuse_with`](crate::WebhookDedupLayer::refuse_with).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// 413: the body is longer than [`max_body`](crate::WebhookDedupLayer::max_body).
+    BodyTooLarge {
+        /// The limit, in bytes.
+        limit: usize,
+    },
+    /// 408: the body did not arrive within [`body_timeout`](crate::WebhookDedupLayer::body_timeout).
+    BodyTimedOut,
+    /// 400: the body broke off.
+    BodyBroken,
+    /// 400: no readable event id.
+    NoEventId(NoId),
+    /// 503: another attempt is running.
+    InFlight {
+        /// When the sender may come again.
+        retry_after: Duration,
+    },
+    /// 503: another attempt is running, and there is no room for another standby.
+    NoRoom {
+        /// When the sender may come again.
+        retry_after: Duration,
+    },
+    /// 503: another attempt is running, and this process is about to end.
+    Draining {
+        /// When the sender may come again.
+        retry_after: Duration,
+    },
+    /// 503: the store failed.
+    StoreFailed {
+        /// How.
+        error: Error,
+        /// When the sender may come again.
+        retry_after: Duration,
+    },
+    /// 504: the handler ran longer than [`run_limit`](crate::WebhookDedupLayer::run_limit).
+    RunLimit,
+}
+
+impl Refusal {
+    /// The status it is answered with.
+    #[must_use]
+    pub const fn status(&self) -> StatusCode {
+        match self {
+            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::BodyTimedOut => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyBroken | Self::NoEventId(_) => StatusCode::BAD_REQUEST,
+            Self::InFlight { .. }
+            | Self::NoRoom { .. }
+            | Self::Draining { .. }
+            | Self::StoreFailed { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::RunLimit => StatusCode::GATEWAY_TIMEOUT,
+        }
+    }
+
+    /// When the sender may come again; it is the `retry-after` of the answer, in whole seconds.
+    #[must_use]
+    pub const fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::InFlight { retry_after }
+            | Self::NoRoom { retry_after }
+            | Self::Draining { retry_after }
+            | Self::StoreFailed { retry_after, .. } => Some(*retry_after),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::BodyTooLarge { limit } => write!(f, "The body is longer than {limit} bytes."),
+            Self::BodyTimedOut => f.write_str("The body did not arrive in time."),
+            Self::BodyBroken => f.write_str("The body broke off."),
+            Self::NoEventId(why) => write!(f, "No event id: {why}."),
+            Self::InFlight { .. } => f.write_str("This event is being processed."),
+            Self::NoRoom { .. } => {
+                f.write_str("This event is being processed, and there is no room to stand by.")
+            }
+            Self::Draining { .. } => {
+                f.write_str("This event is being processed, and this server is stopping.")
+            }
+            // Which store, and how it failed, is not the sender's business.
+            Self::StoreFailed { .. } => f.write_str("Events cannot be told apart right now."),
+            Self::RunLimit => f.write_str("The event was not processed in time."),
+        }
+    }
+}
+
+/// An acknowledged event that this process cannot bring to an end any more.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct Lost {
+    /// The event.
+    pub key: Key,
+    /// Why.
+    pub reason: LostReason,
+    /// The request that was acknowledged, whole; the newest one where there were several.
+    pub request: Arc<Request<Bytes>>,
+}
+
+/// Why an event was [`Lost`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostReason {
+    /// The standby reached its [age](crate::Limits::standby_age).
+    TooOld,
+    /// The process drained, and the limit of that was over first.
+    Drained,
+    /// The runtime ended under the standby.
+    Dropped,
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooOld => "too old",
+            Self::Drained => "drained",
+            Self::Dropped => "dropped",
+        })
+    }
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lost")
+            .field("key", &self.key)
+            .field("reason", &self.reason)
+            .field("bytes", &self.request.body().len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Something that the layer did or met. Metrics and logs hang here, and only here.
+///
+/// Given to [`on_event`](crate::WebhookDedupLayer::on_event); with the feature `tracing` each is
+/// also one `tracing` event, at the level named.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum DedupEvent {
+    /// DEBUG: a layer was put around a service. Two layers of the same namespace on one store
+    /// swallow each other's events: look for that here.
+    Configured {
+        /// The namespace; `None` where it is the path, or a closure makes it.
+        namespace: Option<Arc<str>>,
+    },
+    /// DEBUG: a lease was acquired, and the run begins.
+    Acquired {
+        /// The event.
+        key: Key,
+        /// 1 for the first run, one more after each failed one.
+        attempt: u32,
+    },
+    /// DEBUG: a run completed its event, and the record is written.
+    Completed {
+        /// The event.
+        key: Key,
+        /// What the handler answered, in HTTP.
+        status: Option<u16>,
+    },
+    /// INFO: a run answered with failure; the event stays runnable.
+    Failed {
+        /// The event.
+        key: Key,
+        /// Which attempt it was.
+        attempt: u32,
+        /// What the handler answered, where it did.
+        status: Option<u16>,
+    },
+    /// WARN: a run was cut off, by a panic or because it was dropped; the event stays runnable.
+    Abandoned {
+        /// The event.
+        key: Key,
+    },
+    /// WARN: a run took longer than the run limit and was dropped; the event stays runnable.
+    RunLimit {
+        /// The event.
+        key: Key,
+    },
+    /// DEBUG: a duplicate of a completed event.
+    Duplicate {
+        /// The event.
+        key: Key,
+    },
+    /// DEBUG: a duplicate of a running event was acknowledged, and this process stands by.
+    StoodBy {
+        /// The event.
+        key: Key,
+    },
+    /// DEBUG: a request without a readable event id.
+    NoEventId {
+        /// Why it has none.
+        reason: NoId,
+    },
+    /// DEBUG: a request was refused.
+    Refused {
+        /// Why.
+        refusal: Refusal,
+    },
+    /// INFO: the sender hung up, and the run goes on.
+    Detached {
+        /// The event.
+        key: Key,
+    },
+    /// WARN: the sender hung up, and the run was cancelled, since too many go on already.
+    DetachRefused {
+        /// The event.
+        key: Key,
+    },
+    /// WARN: a store call failed.
+    StoreFailed {
+        /// The event.
+        key: Key,
+        /// Which call, and how.
+        error: Error,
+    },
+    /// WARN: a run's lease is gone, so that another one may run beside it; or it turned out at
+    /// the end of the run that another one did.
+    LeaseLost {
+        /// The event.
+        key: Key,
+    },
+    /// WARN: an event was completed, but that could not be written yet; it is tried again.
+    CompletionPending {
+        /// The event.
+        key: Key,
+    },
+    /// ERROR: an event was completed, but that could never be written; it may run again.
+    CompletionDropped {
+        /// The event.
+        key: Key,
+    },
+    /// ERROR: an acknowledged event will not be brought to an end by this process.
+    Lost(Lost),
+}
+
+#[cfg(feature = "tracing")]
+impl DedupEvent {
+    /// The one place where the crate logs.
+    pub(crate) fn trace(&self) {
+        use tracing::{debug, error, info, warn};
+
+        match self {
+            Self::Configured { namespace } => {
+                let namespace = namespace.as_deref().unwrap_or("<by request>");
+                debug!(namespace, "webhooks are deduplicated");
+            }
+            Self::Acquired { key, attempt } => debug!(%key, attempt, "event acquired"),
+            Self::Completed { key, status } => debug!(%key, status, "event completed"),
+            Self::Failed {
+                key,
+                attempt,
+                status,
+            } => {
+                info!(%key, attempt, status, "event failed; it stays runnable");
+            }
+            Self::Abandoned { key } => warn!(%key, "run cut off; the event stays runnable"),
+            Self::RunLimit { key } => warn!(%key, "run over its limit; the event stays runnable"),
+            Self::Duplicate { key } => debug!(%key, "duplicate"),
+            Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
+            Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::Refused { refusal } => {
+                debug!(status = refusal.status().as_u16(), %refusal, "request refused");
+            }
+            Self::Detached { key } => info!(%key, "sender hung up; the run goes on"),
+            Self::DetachRefused { key } => {
+                warn!(%key, "sender hung up; run cancelled, since too many go on already");
+            }
+            Self::StoreFailed { key, error } => {
+                let source = std::error::Error::source(error);
+                warn!(%key, %error, source, "store call failed");
+            }
+            Self::LeaseLost { key } => warn!(%key, "lease lost; the event may run twice"),
+            Self::CompletionPending { key } => {
+                warn!(%key, "completion not written yet; it is tried again");
+            }
+            Self::CompletionDropped { key } => {
+                error!(%key, "completion never written; the event may run again");
+            }
+            Self::Lost(Lost {
+                key,
+                reason,
+                request,
+            }) => error!(
+                %key, %reason, method = %request.method(), uri = %request.uri(),
+                // Whole, for once: nobody else has it any more.
+                body = %String::from_utf8_lossy(request.body()),
+                "acknowledged event lost"
+            ),
+        }
+    }
+}
+
+/// The `tracing` span that a request came in, for what of it goes on without its sender.
+#[derive(Clone)]
+pub(crate) struct Context {
+    #[cfg(feature = "tracing")]
+    span: tracing::Span,
+}
+
+impl Context {
+    pub(crate) fn current() -> Self {
+        Self {
+            #[cfg(feature = "tracing")]
+            span: tracing::Span::current(),
+        }
+    }
+
+    /// The future as it goes on in this span.
+    pub(crate) fn wrap<F: Future>(self, future: F) -> impl Future<Output = F::Output> {
+        #[cfg(feature = "tracing")]
+        let future = tracing::Instrument::instrument(future, self.span);
+        future
+    }
+}

@@ -1,0 +1,317 @@
+//! The layer and its setters.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, Response, request, response};
+use tower_layer::Layer;
+
+use crate::{
+    Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore, Limits,
+    MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
+    engine::checked,
+    rules::{Namespace, Rules},
+    service::Guard,
+};
+
+/// Layer that runs each webhook event once.
+///
+/// See the [crate docs](crate) for what it does and an example. All clones of a layer, and all
+/// services made by it, share what goes on in the background.
+#[derive(Clone)]
+#[must_use]
+pub struct WebhookDedupLayer<St: LeaseStore> {
+    dedup: Dedup<St>,
+    rules: Rules,
+}
+
+/// What a layer starts from: an [`EventId`], and the defaults.
+#[derive(Clone, Debug)]
+pub struct Preset {
+    rules: Rules,
+}
+
+impl From<EventId> for Preset {
+    fn from(event_id: EventId) -> Self {
+        Self {
+            rules: Rules::new(event_id),
+        }
+    }
+}
+
+impl<St: LeaseStore> WebhookDedupLayer<St> {
+    /// A layer over this store for events told by this id.
+    pub fn new(store: St, preset: impl Into<Preset>) -> Self {
+        Self {
+            dedup: Dedup::new(store),
+            rules: preset.into().rules,
+        }
+    }
+
+    /// Keeps the events of this endpoint, or tenant, apart from others on the same store. Two
+    /// layers of one namespace swallow each other's events.
+    ///
+    /// Defaults to the path of the request as the layer sees it. Axum's `nest` strips its prefix:
+    /// set a namespace there.
+    pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
+        self.rules.namespace = Namespace::Fixed(namespace.into());
+        self
+    }
+
+    /// As [`namespace`](Self::namespace), made of each request. Use only parts that are verified:
+    /// whoever chooses the namespace chooses which events are the same.
+    pub fn namespace_with<F>(mut self, namespace: F) -> Self
+    where
+        F: Fn(&request::Parts) -> String + Send + Sync + 'static,
+    {
+        self.rules.namespace = Namespace::By(Arc::new(namespace));
+        self
+    }
+
+    /// To which requests the layer applies. The others pass untouched, their bodies streaming, and
+    /// cost no store call.
+    ///
+    /// Defaults to `POST`.
+    pub fn applies_to<F>(mut self, applies: F) -> Self
+    where
+        F: Fn(&request::Parts) -> bool + Send + Sync + 'static,
+    {
+        self.rules.applies_to = Arc::new(applies);
+        self
+    }
+
+    /// What makes two requests the same event.
+    ///
+    /// Defaults to [`KeyBy::IdAndBody`].
+    pub fn key_by(mut self, key_by: KeyBy) -> Self {
+        self.rules.key_by = key_by;
+        self
+    }
+
+    /// What becomes of a request without a readable event id.
+    ///
+    /// Defaults to [`MissingId::Refuse`]: 400.
+    pub fn missing_id(mut self, missing_id: MissingId) -> Self {
+        self.rules.missing_id = missing_id;
+        self
+    }
+
+    /// How long a lease lasts unless it is renewed, as it is at a third of that. When a process
+    /// dies, its events run again one lease later.
+    ///
+    /// Defaults to 30 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years; and in [`Layer::layer`], if it is shorter
+    /// than four times the [`store_timeout`](Self::store_timeout).
+    #[track_caller]
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.dedup = self.dedup.lease(lease);
+        self
+    }
+
+    /// How long a run may take. Past it the handler is dropped, the lease released, and the sender
+    /// gets 504.
+    ///
+    /// Defaults to 5 minutes.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[track_caller]
+    pub fn run_limit(mut self, limit: Duration) -> Self {
+        self.dedup = self.dedup.run_limit(limit);
+        self
+    }
+
+    /// How long a completed event is remembered: longer than its sender goes on retrying. What comes
+    /// later runs again. The lease is used where it is longer.
+    ///
+    /// Defaults to 4 days: [Stripe] retries for 3, the schedule of [Standard Webhooks] takes 76
+    /// hours.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    ///
+    /// [Stripe]: https://docs.stripe.com/webhooks
+    /// [Standard Webhooks]: https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
+    #[track_caller]
+    pub fn retention(mut self, retention: Duration) -> Self {
+        self.dedup = self.dedup.retention(retention);
+        self
+    }
+
+    /// What a duplicate is answered while the first attempt is still running.
+    ///
+    /// Defaults to [`InFlight::Acknowledge`]: 200, and this process stands by.
+    pub fn in_flight(mut self, in_flight: InFlight) -> Self {
+        self.rules.in_flight = in_flight;
+        self
+    }
+
+    /// Caps on what is kept in memory and in the background.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.dedup = self.dedup.limits(limits);
+        self
+    }
+
+    /// What a duplicate of a completed event is answered.
+    ///
+    /// Defaults to [`Duplicate::Acknowledge`]: 200 with a line of JSON.
+    pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
+        self.rules.duplicate = duplicate;
+        self
+    }
+
+    /// Which answers of the handler complete an event. It should be those that the sender takes
+    /// for success. Only the head of the answer is there: a gRPC status in the trailers comes too
+    /// late.
+    ///
+    /// Defaults to any 2xx status.
+    pub fn completed_when<F>(mut self, completed: F) -> Self
+    where
+        F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
+    {
+        self.rules.completed_when = Arc::new(completed);
+        self
+    }
+
+    /// What becomes of a request that the store failed on.
+    ///
+    /// Defaults to [`StoreFailure::Refuse`]: 503 with `retry-after`.
+    pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
+        self.rules.store_failure = store_failure;
+        self
+    }
+
+    /// How long one call to the store may take, all told: connecting, queueing, waiting, repeating.
+    ///
+    /// Defaults to 300 milliseconds.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[track_caller]
+    pub fn store_timeout(mut self, timeout: Duration) -> Self {
+        self.dedup = self.dedup.store_timeout(timeout);
+        self
+    }
+
+    /// What becomes of a run whose sender hung up.
+    ///
+    /// Defaults to [`OnDisconnect::Finish`]: it goes on in the background.
+    pub fn on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
+        self.rules.on_disconnect = on_disconnect;
+        self
+    }
+
+    /// How many bytes a body may have. Longer ones are refused with 413, unread where their length
+    /// is declared. A framework's own limit on the handler counts separately.
+    ///
+    /// Defaults to 2 MiB.
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.rules.max_body = bytes;
+        self
+    }
+
+    /// How long a body may take to arrive. Slower ones are refused with 408; no lease is taken
+    /// before all of it is here.
+    ///
+    /// Defaults to 30 seconds.
+    ///
+    /// # Panics
+    ///
+    /// If it is below a millisecond or above ten years.
+    #[track_caller]
+    pub fn body_timeout(mut self, timeout: Duration) -> Self {
+        self.rules.body_timeout = checked("body timeout", timeout);
+        self
+    }
+
+    /// Makes the answers to refused requests. The layer adds its header to them, and nothing else:
+    /// [`Refusal::status`] and [`Refusal::retry_after`] are what the default uses.
+    ///
+    /// Defaults to `application/problem+json` ([RFC 9457]).
+    ///
+    /// [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
+    pub fn refuse_with<F>(mut self, refuse: F) -> Self
+    where
+        F: Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
+    {
+        self.rules.refuse_with = Arc::new(refuse);
+        self
+    }
+
+    /// The header that tells in each answer what became of the request, or none. An
+    /// [`Outcome`](crate::Outcome) is in the answer's extensions in any case.
+    ///
+    /// Defaults to `webhook-dedup`.
+    pub fn outcome_header(mut self, name: impl Into<Option<HeaderName>>) -> Self {
+        self.rules.outcome_header = name.into();
+        self
+    }
+
+    /// Calls this with each [`DedupEvent`], for metrics and alarms. It must be quick: it is called
+    /// where the events happen.
+    ///
+    /// Defaults to none.
+    pub fn on_event(mut self, on_event: impl Fn(&DedupEvent) + Send + Sync + 'static) -> Self {
+        self.dedup = self.dedup.on_event(on_event);
+        self
+    }
+
+    /// The handle that waits, at shutdown, for what goes on in the background.
+    #[must_use]
+    pub fn drain_handle(&self) -> DrainHandle {
+        self.dedup.drain_handle()
+    }
+
+    /// The engine inside, to inspect events or let them run again, or to run others under the
+    /// same settings.
+    #[must_use]
+    pub fn dedup(&self) -> Dedup<St> {
+        self.dedup.clone()
+    }
+}
+
+impl<S, St: LeaseStore> Layer<S> for WebhookDedupLayer<St> {
+    type Service = WebhookDedup<S, St>;
+
+    /// Puts the layer around a service.
+    ///
+    /// # Panics
+    ///
+    /// If the lease is shorter than four times the store timeout: no renewal could be relied on to
+    /// be in time.
+    #[track_caller]
+    fn layer(&self, inner: S) -> Self::Service {
+        let settings = self.dedup.settings();
+        assert!(
+            settings.lease / 4 >= settings.store_timeout,
+            "a lease of {:?} is shorter than four times the store timeout of {:?}",
+            settings.lease,
+            settings.store_timeout
+        );
+        let namespace = match &self.rules.namespace {
+            Namespace::Fixed(namespace) => Some(namespace.clone()),
+            _ => None,
+        };
+        settings.emit(&DedupEvent::Configured { namespace });
+        let guard = Guard {
+            dedup: self.dedup.clone(),
+            rules: self.rules.clone(),
+        };
+        WebhookDedup::new(inner, Arc::new(guard))
+    }
+}
+
+impl<St: LeaseStore> fmt::Debug for WebhookDedupLayer<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WebhookDedupLayer")
+            .field("dedup", &self.dedup)
+            .field("rules", &self.rules)
+            .finish()
+    }
+}

@@ -1,0 +1,101 @@
+//! The choices that the setters of the layer offer.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Response;
+
+/// What makes two requests the same event.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum KeyBy {
+    /// The event id and the SHA-256 of the raw body: the same id with another body is another
+    /// event. The default, and right where anybody can give a request another id, or where a
+    /// sender uses an id again.
+    #[default]
+    IdAndBody,
+    /// The event id alone. For senders whose body differs between attempts: Stripe counts
+    /// `pending_webhooks`, Notion an `attempt_number`.
+    Id,
+}
+
+/// What becomes of a request without a readable event id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MissingId {
+    /// It is refused with 400, and nothing is stored. The default.
+    #[default]
+    Refuse,
+    /// The handler gets it, unprotected: each time it comes.
+    Forward,
+    /// Method, path, query, content type and body together stand for the id. Only for senders that
+    /// never send two different events with the same bytes; Mollie, Dropbox and Plaid do.
+    UseBodyHash,
+}
+
+/// What a duplicate is answered while the first attempt is still running.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum InFlight {
+    /// 200 at once, and this process stands by: it keeps the request and runs it itself should the
+    /// first attempt fail or its process die. The default: an error would use up one of the
+    /// sender's few retries, or count towards switching the endpoint off.
+    #[default]
+    Acknowledge,
+    /// 503 with `retry-after`: the sender comes again.
+    RetryLater,
+    /// The answer waits for the outcome: then it is the duplicate's answer, or that of a run of its
+    /// own.
+    Wait {
+        /// How long at most. Senders give up after a few seconds.
+        max: Duration,
+        /// What follows when that is over.
+        then: AfterWait,
+    },
+}
+
+/// What a duplicate is answered that waited in vain; see [`InFlight::Wait`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AfterWait {
+    /// As [`InFlight::Acknowledge`].
+    Acknowledge,
+    /// As [`InFlight::RetryLater`].
+    RetryLater,
+}
+
+/// What a duplicate of a completed event is answered.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub enum Duplicate {
+    /// 200 with `{"status":"success","message":"Duplicate request ignored."}`. The default.
+    #[default]
+    Acknowledge,
+    /// This answer. Duplicates that were stood by for get it, too. It should be one that the
+    /// sender takes for success, or it will go on retrying.
+    Reply(Response<Bytes>),
+}
+
+/// What becomes of a request that the store failed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum StoreFailure {
+    /// It is refused with 503 and `retry-after`. The default: right where the sender retries.
+    #[default]
+    Refuse,
+    /// The handler gets it, unprotected. Right where the sender does not retry (GitHub), and the
+    /// handler bears running twice.
+    Forward,
+}
+
+/// What becomes of a run whose sender hung up, or ran into a timeout outside this layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OnDisconnect {
+    /// It goes on in the background and is recorded. The default: senders hang up after a few
+    /// seconds, and a handler that is cut off in the middle is the harder case.
+    #[default]
+    Finish,
+    /// The handler is dropped where it is, and the lease released.
+    Cancel,
+}

@@ -1,0 +1,149 @@
+//! What the HTTP side of the layer is told.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, response};
+
+use crate::{
+    BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect, Outcome,
+    Refusal, StoreFailure, delivery::Identity, identity::BodyHasher, reply,
+};
+
+type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
+
+#[derive(Clone)]
+pub(crate) struct Rules {
+    pub(crate) event_id: EventId,
+    pub(crate) namespace: Namespace,
+    pub(crate) applies_to: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    pub(crate) key_by: KeyBy,
+    pub(crate) missing_id: MissingId,
+    pub(crate) in_flight: InFlight,
+    pub(crate) duplicate: Duplicate,
+    pub(crate) completed_when: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
+    pub(crate) store_failure: StoreFailure,
+    pub(crate) on_disconnect: OnDisconnect,
+    pub(crate) max_body: usize,
+    pub(crate) body_timeout: Duration,
+    pub(crate) refuse_with: Arc<RefuseWith>,
+    pub(crate) outcome_header: Option<HeaderName>,
+}
+
+#[derive(Clone)]
+pub(crate) enum Namespace {
+    /// The path of the request, as the layer sees it.
+    Path,
+    Fixed(Arc<str>),
+    By(Arc<dyn Fn(&Parts) -> String + Send + Sync>),
+}
+
+impl Rules {
+    pub(crate) fn new(event_id: EventId) -> Self {
+        Self {
+            event_id,
+            namespace: Namespace::Path,
+            applies_to: Arc::new(|parts| parts.method == Method::POST),
+            key_by: KeyBy::default(),
+            missing_id: MissingId::default(),
+            in_flight: InFlight::default(),
+            duplicate: Duplicate::default(),
+            completed_when: Arc::new(|parts| parts.status.is_success()),
+            store_failure: StoreFailure::default(),
+            on_disconnect: OnDisconnect::default(),
+            max_body: 2 * 1024 * 1024,
+            body_timeout: Duration::from_secs(30),
+            refuse_with: Arc::new(reply::problem),
+            outcome_header: Some(HeaderName::from_static("webhook-dedup")),
+        }
+    }
+
+    /// Which event the request carries.
+    pub(crate) fn identify(
+        &self,
+        parts: &Parts,
+        body: &Bytes,
+        body_hash: BodyHash,
+    ) -> Result<Identity, NoId> {
+        let id = self.event_id.read(parts, body);
+        let made;
+        let namespace = match &self.namespace {
+            Namespace::Path => parts.uri.path(),
+            Namespace::Fixed(namespace) => namespace,
+            Namespace::By(make) => {
+                made = make(parts);
+                &made
+            }
+        };
+        let (event_id, by_body, key) = match (id, self.missing_id) {
+            (Ok(id), _) => {
+                let key = match self.key_by {
+                    KeyBy::IdAndBody => Key::with_hash(namespace, &id, body_hash),
+                    KeyBy::Id => Key::new(namespace, &id),
+                };
+                (id.as_ref().into(), false, key)
+            }
+            (Err(_), MissingId::UseBodyHash) => {
+                let key = Key::without_id(namespace, stand_in(parts), body_hash);
+                (body_hash.to_string().into(), true, key)
+            }
+            (Err(reason), _) => return Err(reason),
+        };
+        Ok(Identity {
+            event_id,
+            by_body,
+            key,
+            body_hash,
+        })
+    }
+
+    /// Says in header and extensions what became of the request.
+    pub(crate) fn mark<B>(&self, response: Response<B>, outcome: Outcome) -> Response<B> {
+        reply::mark(response, self.outcome_header.as_ref(), outcome)
+    }
+}
+
+/// What, next to its body, tells a request without an id from others.
+fn stand_in(parts: &Parts) -> BodyHash {
+    let content_type = parts.headers.get(CONTENT_TYPE);
+    let fields = [
+        Some(parts.method.as_str().as_bytes()),
+        Some(parts.uri.path().as_bytes()),
+        parts.uri.query().map(str::as_bytes),
+        content_type.map(|value| value.as_bytes()),
+    ];
+    let mut hasher = BodyHasher::default();
+    for field in fields {
+        // With lengths, so that the fields cannot run together; absent differs from empty.
+        let length = field.map_or(u64::MAX, |field| field.len() as u64);
+        hasher.update(&length.to_be_bytes());
+        hasher.update(field.unwrap_or_default());
+    }
+    hasher.finish()
+}
+
+impl fmt::Debug for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Path => f.write_str("the path"),
+            Self::Fixed(namespace) => namespace.fmt(f),
+            Self::By(_) => f.write_str("by closure"),
+        }
+    }
+}
+
+impl fmt::Debug for Rules {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Rules")
+            .field("event_id", &self.event_id)
+            .field("namespace", &self.namespace)
+            .field("key_by", &self.key_by)
+            .field("missing_id", &self.missing_id)
+            .field("in_flight", &self.in_flight)
+            .field("store_failure", &self.store_failure)
+            .field("on_disconnect", &self.on_disconnect)
+            .field("max_body", &self.max_body)
+            .field("body_timeout", &self.body_timeout)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,402 @@
+//! The flow of one request, top to bottom.
+
+use std::{
+    future::poll_fn,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use http_body::Body;
+use tokio::time::timeout;
+use tower_service::Service;
+
+use crate::{
+    AfterWait, Dedup, DedupEvent, Delivery, Error, InFlight, Key, LeaseStore, MissingId, NoId,
+    Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
+    buffered::Buffered,
+    delivery::Identity,
+    engine::{Begun, Candidate, Claim, Lease, NotStoodBy, Waited},
+    future::{Call, ResponseFuture},
+    reply,
+    rules::Rules,
+};
+
+/// When the sender may come again after the store failed.
+const SOON: Duration = Duration::from_secs(1);
+
+/// Middleware that runs each webhook event once; made by
+/// [`WebhookDedupLayer`](crate::WebhookDedupLayer).
+///
+/// See the [crate docs](crate) for what it does and an example.
+#[derive(Debug)]
+pub struct WebhookDedup<S, St: LeaseStore> {
+    inner: S,
+    guard: Arc<Guard<St>>,
+}
+
+/// What all requests through one layer share.
+#[derive(Debug)]
+pub(crate) struct Guard<St: LeaseStore> {
+    pub(crate) dedup: Dedup<St>,
+    pub(crate) rules: Rules,
+}
+
+impl<S, St: LeaseStore> WebhookDedup<S, St> {
+    pub(crate) const fn new(inner: S, guard: Arc<Guard<St>>) -> Self {
+        Self { inner, guard }
+    }
+}
+
+impl<S: Clone, St: LeaseStore> Clone for WebhookDedup<S, St> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: self.inner.clone(),
+            guard: self.guard.clone(),
+        }
+    }
+}
+
+impl<S, St, B, R> Service<Request<B>> for WebhookDedup<S, St>
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+    S::Error: Send + 'static,
+    St: LeaseStore,
+    B: Body + Send + 'static,
+    R: Send + 'static,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<Result<Self::Response, S::Error>>;
+
+    /// Always ready: a full inner service must not hold up duplicates, which do not need it.
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let Guard { dedup, rules } = &*self.guard;
+        let (tracker, settings) = (dedup.tracker().clone(), dedup.settings().clone());
+        let call = Arc::new(Call::new(tracker, settings, rules.on_disconnect));
+        let flow = Flow {
+            inner: self.inner.clone(),
+            guard: self.guard.clone(),
+            call: Some(call.clone()),
+        };
+        ResponseFuture::new(call, flow.answer(request))
+    }
+}
+
+/// The inner service, and what is asked of it.
+trait Inner<B>:
+    Service<
+        Request<RequestBody<B>>,
+        Response = Response<Self::Body>,
+        Error: Send + 'static,
+        Future: Send + 'static,
+    > + Clone
+    + Send
+    + 'static
+{
+    type Body: Send + 'static;
+}
+
+impl<S, B, R: Send + 'static> Inner<B> for S
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Body = R;
+}
+
+/// The answer to the sender.
+type Answer<S, B> = Result<
+    Response<ResponseBody<<S as Inner<B>>::Body>>,
+    <S as Service<Request<RequestBody<B>>>>::Error,
+>;
+
+/// The answer of the inner service; `None`: it took too long.
+type InnerAnswer<S, B> =
+    Result<Option<Response<<S as Inner<B>>::Body>>, <S as Service<Request<RequestBody<B>>>>::Error>;
+
+/// One request on its way.
+struct Flow<S, St: LeaseStore> {
+    inner: S,
+    guard: Arc<Guard<St>>,
+    /// `None` for a run that no sender waits for.
+    call: Option<Arc<Call>>,
+}
+
+impl<S, St: LeaseStore> Flow<S, St> {
+    async fn answer<B: Body + Send + 'static>(self, request: Request<B>) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let guard = self.guard.clone();
+        let Guard { dedup, rules } = &*guard;
+
+        // Does not apply: the body streams through.
+        let (parts, body) = request.into_parts();
+        if !(rules.applies_to)(&parts) {
+            let request = Request::from_parts(parts, RequestBody::streaming(body));
+            return Ok(oneshot(self.inner, request).await?.map(ResponseBody::inner));
+        }
+
+        // The whole body, before any store call.
+        let read = Buffered::read(parts, body, rules.max_body, rules.body_timeout).await;
+        let (request, hash) = match read {
+            Ok(read) => read,
+            Err(refusal) => return Ok(guard.refuse(refusal)),
+        };
+
+        // Which event it is.
+        let identity = match rules.identify(&request.parts, &request.data, hash) {
+            Ok(identity) => identity,
+            Err(reason) => return self.without_id(request, reason).await,
+        };
+
+        // Who runs it.
+        match dedup.acquire(&identity.key).await {
+            Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease).await,
+            Ok(Begun::Done(record)) => Ok(guard.duplicate(&identity, record)),
+            Ok(Begun::InFlight { retry_after }) => {
+                self.in_flight(request, identity, retry_after).await
+            }
+            Err((error, claim)) => self.store_failed(request, identity, error, claim).await,
+        }
+    }
+
+    /// No id can be read: refused, or forwarded.
+    async fn without_id<B>(self, request: Buffered, reason: NoId) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let Guard { dedup, rules } = &*self.guard;
+        dedup.settings().emit(&DedupEvent::NoEventId { reason });
+        if rules.missing_id == MissingId::Refuse {
+            return Ok(self.guard.refuse(Refusal::NoEventId(reason)));
+        }
+        let response = oneshot(self.inner, request.into_request(None)).await?;
+        let outcome = Outcome::Unprotected(Unprotected::NoEventId(reason));
+        Ok(rules.mark(response.map(ResponseBody::inner), outcome))
+    }
+
+    /// The lease is held: runs the handler and gives its answer.
+    async fn run_and_answer<B>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        lease: Lease<St>,
+    ) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let guard = self.guard.clone();
+        let outcome = Outcome::Run {
+            attempt: lease.attempt(),
+        };
+        let (answer, _) = self.run(request, identity, Some(lease), true).await;
+        Ok(guard.inner(answer?, outcome))
+    }
+
+    /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
+    async fn in_flight<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        retry_after: Duration,
+    ) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let guard = self.guard.clone();
+        let Guard { dedup, rules } = &*guard;
+        let then = match rules.in_flight {
+            InFlight::Acknowledge => AfterWait::Acknowledge,
+            InFlight::RetryLater => AfterWait::RetryLater,
+            InFlight::Wait { max, then } => {
+                match dedup.wait(&identity.key, max, request.size()).await {
+                    Waited::Acquired(lease) => {
+                        return self.run_and_answer(request, identity, lease).await;
+                    }
+                    Waited::Done(record) => return Ok(guard.duplicate(&identity, record)),
+                    Waited::InVain => then,
+                }
+            }
+        };
+        if then == AfterWait::RetryLater {
+            return Ok(guard.in_flight(Refusal::InFlight { retry_after }));
+        }
+        let key = identity.key.clone();
+        match dedup.stand_by(&key, self.candidate(request, identity)) {
+            Ok(()) => Ok(guard.stood_by(key)),
+            Err(NotStoodBy::NoRoom) => Ok(guard.in_flight(Refusal::NoRoom { retry_after })),
+            Err(NotStoodBy::Draining) => Ok(guard.in_flight(Refusal::Draining { retry_after })),
+        }
+    }
+
+    /// The store failed: refused, or forwarded. The claim is what this request may hold for all
+    /// that; dropped, it is released.
+    async fn store_failed<B>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        error: Error,
+        claim: Claim<'_, St>,
+    ) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let guard = self.guard.clone();
+        if guard.rules.store_failure == StoreFailure::Refuse {
+            let retry_after = SOON;
+            return Ok(guard.refuse(Refusal::StoreFailed { error, retry_after }));
+        }
+        let (answer, _) = self
+            .run(request, identity, claim.unconfirmed(), false)
+            .await;
+        Ok(guard.inner(
+            answer?,
+            Outcome::Unprotected(Unprotected::StoreFailed(error)),
+        ))
+    }
+
+    /// Runs the handler and ends the lease by how it went. Tells, too, whether it completed the
+    /// event.
+    async fn run<B>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        lease: Option<Lease<St>>,
+        protected: bool,
+    ) -> (InnerAnswer<S, B>, bool)
+    where
+        S: Inner<B>,
+    {
+        let Self { inner, guard, call } = self;
+        let (hash, key, size) = (identity.body_hash, identity.key.clone(), request.size());
+        let attempt = lease.as_ref().map_or(1, Lease::attempt);
+        let beat = lease
+            .as_ref()
+            .filter(|_| protected)
+            .map(|lease| lease.beat().clone());
+        let delivery = Delivery::new(identity, attempt, beat, call.clone());
+        let request = request.into_request(Some(delivery));
+
+        // While the handler runs, a sender that hangs up does not end it.
+        let limit = guard.dedup.settings().run_limit;
+        call.iter()
+            .for_each(|call| call.run_begins(key.clone(), size));
+        let answer = timeout(limit, oneshot(inner, request)).await;
+        call.iter().for_each(|call| call.run_ends());
+
+        let Ok(answer) = answer else {
+            if let Some(lease) = lease {
+                lease.overran().await;
+            }
+            return (Ok(None), false);
+        };
+        let (answer, status, completed) = match answer {
+            Ok(response) => {
+                let (parts, body) = response.into_parts();
+                let completed = (guard.rules.completed_when)(&parts);
+                let status = parts.status.as_u16();
+                (
+                    Ok(Some(Response::from_parts(parts, body))),
+                    Some(status),
+                    completed,
+                )
+            }
+            Err(error) => (Err(error), None, false),
+        };
+        match lease {
+            Some(lease) if completed => _ = lease.complete(Record::new(status, Some(hash))).await,
+            Some(lease) => lease.release(Release::Failed { status }).await,
+            None => {}
+        }
+        (answer, completed)
+    }
+
+    /// The request as a standby keeps it, and runs it.
+    fn candidate<B: Send + 'static>(self, request: Buffered, identity: Identity) -> Candidate<St>
+    where
+        S: Inner<B>,
+    {
+        let request = request.into_owned();
+        let (guard, inner) = (self.guard, Mutex::new(self.inner));
+        Candidate {
+            bytes: request.size(),
+            request: request.to_request(),
+            run: Box::new(move |lease| {
+                let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let flow = Self {
+                    inner,
+                    guard: guard.clone(),
+                    call: None,
+                };
+                let (request, identity) = (request.clone(), identity.clone());
+                Box::pin(async move { flow.run(request, identity, Some(lease), true).await.1 })
+            }),
+        }
+    }
+}
+
+/// The answers.
+impl<St: LeaseStore> Guard<St> {
+    fn inner<R>(&self, answer: Option<Response<R>>, outcome: Outcome) -> Response<ResponseBody<R>> {
+        let response = match answer {
+            Some(response) => response.map(ResponseBody::inner),
+            None => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+        };
+        self.rules.mark(response, outcome)
+    }
+
+    fn duplicate<R>(&self, identity: &Identity, record: Record) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::Duplicate {
+            key: identity.key.clone(),
+        });
+        self.success(Outcome::Duplicate {
+            record,
+            by_body: identity.by_body,
+        })
+    }
+
+    fn stood_by<R>(&self, key: Key) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::StoodBy { key });
+        self.success(Outcome::Standby)
+    }
+
+    fn success<R>(&self, outcome: Outcome) -> Response<ResponseBody<R>> {
+        let response = reply::own(reply::success(&self.rules.duplicate, &outcome));
+        self.rules.mark(response, outcome)
+    }
+
+    fn in_flight<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+        self.refused(refusal, Outcome::InFlight)
+    }
+
+    fn refuse<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+        self.refused(refusal, Outcome::Refused)
+    }
+
+    fn refused<R>(
+        &self,
+        refusal: Refusal,
+        outcome: fn(Refusal) -> Outcome,
+    ) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::Refused {
+            refusal: refusal.clone(),
+        });
+        let response = reply::own((self.rules.refuse_with)(&refusal));
+        self.rules.mark(response, outcome(refusal))
+    }
+}
+
+/// Waits until the service is ready, and calls it. It is this request's own clone.
+async fn oneshot<S: Service<Q>, Q>(mut service: S, request: Q) -> Result<S::Response, S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}
