@@ -83,7 +83,8 @@ impl Beat {
         }
     }
 
-    fn lose(&self) {
+    /// Marks the lease as lost, and reports it the first time.
+    pub(super) fn lose(&self) {
         if self.over.load(Ordering::SeqCst) || self.lost.swap(true, Ordering::SeqCst) {
             return;
         }
