@@ -37,7 +37,7 @@ pub(crate) struct Beat {
     times: Mutex<Times>,
     /// A renewal was sent whose outcome is not known.
     open: AtomicBool,
-    /// The run is over: what a renewal still finds means nothing.
+    /// The run is over.
     over: AtomicBool,
     lost: AtomicBool,
     lost_notify: Notify,
@@ -85,13 +85,18 @@ impl Beat {
 
     /// Marks the lease as lost, and reports it the first time.
     pub(super) fn lose(&self) {
-        if self.over.load(Ordering::SeqCst) || self.lost.swap(true, Ordering::SeqCst) {
+        if self.lost.swap(true, Ordering::SeqCst) {
             return;
         }
         self.lost_notify.notify_waiters();
-        self.settings.emit(&DedupEvent::LeaseLost {
-            key: self.key.clone(),
-        });
+        let key = self.key.clone();
+        self.settings.emit(&DedupEvent::LeaseLost { key });
+    }
+
+    /// The run is over. Called before its end is sent to the store: what a renewal finds after
+    /// that is the end itself, and no loss.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
     }
 
     fn times(&self) -> MutexGuard<'_, Times> {
@@ -173,9 +178,9 @@ impl<St: LeaseStore> Dedup<St> {
         true
     }
 
-    /// The run is over. `true`: a renewal may still land.
+    /// No renewals from now on. `true`: one may still land.
     pub(super) fn deregister(&self, beat: &Beat) -> bool {
-        beat.over.store(true, Ordering::SeqCst);
+        beat.end();
         self.shared.heartbeat.shard(beat.token).remove(&beat.token);
         beat.open.load(Ordering::SeqCst)
     }
@@ -207,7 +212,9 @@ impl<St: LeaseStore> Dedup<St> {
             }
             Ok(false) => {
                 beat.open.store(false, Ordering::SeqCst);
-                beat.lose();
+                if beat.is_live() {
+                    beat.lose();
+                }
             }
             // Not fatal before the deadline, and tried again well before it.
             Err(_) => {

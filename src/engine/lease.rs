@@ -119,6 +119,7 @@ impl<St: LeaseStore> Lease<St> {
     /// background, where [`DedupEvent`]s tell how that goes.
     pub async fn complete(mut self, record: Record) -> bool {
         let status = record.status();
+        self.beat.end();
         self.ending = Ending::Complete(record.clone());
         let written = self
             .dedup
@@ -159,6 +160,7 @@ impl<St: LeaseStore> Lease<St> {
     }
 
     async fn end(&mut self, release: Release) {
+        self.beat.end();
         self.ending = Ending::Release(release);
         let released = self.dedup.call_release(&self.key, self.token, release);
         match released.await {
