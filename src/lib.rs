@@ -12,3 +12,7 @@ pub use self::{
         ParseEntryError, ParseTokenError, Record, Release, StoreError, StoreErrorKind, Token,
     },
 };
+#[cfg(feature = "test-util")]
+pub use self::store::contract;
+#[cfg(feature = "redis")]
+pub use self::store::{RedisStore, RedisStoreError};
