@@ -5,6 +5,10 @@
 mod identity;
 pub mod store;
 
+#[cfg(feature = "test-util")]
+pub use self::store::contract;
+#[cfg(feature = "redis")]
+pub use self::store::{RedisStore, RedisStoreError};
 pub use self::{
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     store::{
@@ -12,7 +16,3 @@ pub use self::{
         ParseEntryError, ParseTokenError, Record, Release, StoreError, StoreErrorKind, Token,
     },
 };
-#[cfg(feature = "test-util")]
-pub use self::store::contract;
-#[cfg(feature = "redis")]
-pub use self::store::{RedisStore, RedisStoreError};

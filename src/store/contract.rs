@@ -69,7 +69,10 @@ impl<St: LeaseStore> Check<St> {
     }
 
     async fn acquire(&self, key: &Key, token: Token, lease: Duration) -> Acquire {
-        must("acquire", self.store.acquire(key, token, lease, soon()).await)
+        must(
+            "acquire",
+            self.store.acquire(key, token, lease, soon()).await,
+        )
     }
 
     async fn renew(&self, key: &Key, token: Token, lease: Duration) -> bool {
@@ -191,7 +194,10 @@ impl<St: LeaseStore> Check<St> {
         self.acquired(&key, Token::random(), LONG, 1).await;
 
         let (key, token) = (self.key("renew-nothing"), Token::random());
-        assert!(self.renew(&key, token, LONG).await, "of a store that forgot");
+        assert!(
+            self.renew(&key, token, LONG).await,
+            "of a store that forgot"
+        );
         self.in_flight(&key).await;
         self.acquired(&key, token, LONG, 1).await;
 
@@ -245,7 +251,10 @@ impl<St: LeaseStore> Check<St> {
         self.acquired(&key, holder, LONG, 1).await;
 
         let key = self.key("complete-done");
-        assert!(self.complete(&key, holder, &record).await, "nothing is there");
+        assert!(
+            self.complete(&key, holder, &record).await,
+            "nothing is there"
+        );
         let other = Record::new(Some(201), None);
         assert!(!self.complete(&key, Token::random(), &other).await);
         let done = self.acquire(&key, Token::random(), LONG).await;
@@ -254,7 +263,10 @@ impl<St: LeaseStore> Check<St> {
         let key = self.key("complete-failed");
         self.fail(&key, 1).await;
         let late = Token::random();
-        assert!(self.complete(&key, late, &record).await, "a late completion");
+        assert!(
+            self.complete(&key, late, &record).await,
+            "a late completion"
+        );
         let done = self.acquire(&key, Token::random(), LONG).await;
         assert_eq!(done, Acquire::Done(record));
     }
@@ -287,7 +299,10 @@ impl<St: LeaseStore> Check<St> {
             };
             assert_eq!((failed, attempts, last), (token, attempt, status));
             let age = SystemTime::now().duration_since(at);
-            assert!(age.is_ok_and(|age| age < LONG), "it failed just now: {at:?}");
+            assert!(
+                age.is_ok_and(|age| age < LONG),
+                "it failed just now: {at:?}"
+            );
         }
         // The run after failures holds its lease like the first.
         self.acquired(&key, Token::random(), LONG, 4).await;
@@ -330,7 +345,11 @@ impl<St: LeaseStore> Check<St> {
     }
 
     async fn entries_run_out(&self) {
-        let (done, failed, token) = (self.key("old-done"), self.key("old-failed"), Token::random());
+        let (done, failed, token) = (
+            self.key("old-done"),
+            self.key("old-failed"),
+            Token::random(),
+        );
         let (record, failure) = (Record::new(None, None), Release::Failed { status: None });
         self.acquired(&done, token, LONG, 1).await;
         let completed = self.store.complete(&done, token, &record, SHORT, soon());

@@ -28,7 +28,9 @@ impl Server {
     const SEND_QUEUE: usize = 1024;
 
     pub(super) fn from_url(url: &str) -> Result<Self, RedisStoreError> {
-        let info = url.into_connection_info().map_err(|error| malformed(&error))?;
+        let info = url
+            .into_connection_info()
+            .map_err(|error| malformed(&error))?;
         let settings = info.redis_settings();
         let (username, password) = (settings.username(), settings.password());
         Ok(Self {
@@ -79,7 +81,11 @@ impl Server {
         if let Some(username) = &self.username {
             auth.arg(username);
         }
-        let Err(error) = connection.send_packed_command(auth.arg(password)).await.and_then(Value::extract_error) else {
+        let Err(error) = connection
+            .send_packed_command(auth.arg(password))
+            .await
+            .and_then(Value::extract_error)
+        else {
             return Ok(());
         };
         let Some(code) = error.code() else {
@@ -105,7 +111,9 @@ impl Server {
         connection: &mut MultiplexedConnection,
     ) -> Result<(), RedisStoreError> {
         let mut name = redis::cmd("CLIENT");
-        name.arg("SETINFO").arg("LIB-NAME").arg(env!("CARGO_PKG_NAME"));
+        name.arg("SETINFO")
+            .arg("LIB-NAME")
+            .arg(env!("CARGO_PKG_NAME"));
         match run(connection, &name).await {
             Err(error)
                 if error.kind() != StoreErrorKind::BadReply && error.code() != Some("NOPERM") =>

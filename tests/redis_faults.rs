@@ -1,0 +1,577 @@
+//! What `RedisStore` does when the server or the network fails.
+
+mod support;
+
+use std::time::Duration;
+
+use tokio::{
+    net::TcpListener,
+    runtime::{self, Runtime},
+    task::JoinSet,
+    time::Instant,
+};
+use tower_webhook_dedup::{
+    Acquire, Entry, Key, LeaseStore, Record, RedisStore, RedisStoreError, Release, StoreError,
+    StoreErrorKind, Token,
+};
+
+use self::support::{FakeRedis, Proxy, RedisServer, until};
+
+const LEASE: Duration = Duration::from_secs(30);
+const FAILED: Release = Release::Failed { status: Some(500) };
+
+/// The deadline of a call that is to miss it.
+const SOON: Duration = Duration::from_millis(300);
+
+/// How late an answer may be on a busy machine.
+const SLACK: Duration = Duration::from_millis(700);
+
+fn by() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+fn done() -> Record {
+    Record::new(Some(200), None)
+}
+
+fn open(server: &RedisServer) -> RedisStore {
+    RedisStore::open(&server.url()).unwrap()
+}
+
+/// A key of its own for each call.
+fn fresh() -> Key {
+    Key::new("test", &Token::random().to_string())
+}
+
+async fn acquired(store: &RedisStore, key: &Key) -> Token {
+    let token = Token::random();
+    let acquired = store.acquire(key, token, LEASE, by()).await.unwrap();
+    assert_eq!(acquired, Acquire::Acquired { attempt: 1 });
+    token
+}
+
+/// Acquires with a short deadline, and expects an error not much later.
+async fn refused(store: &RedisStore) -> RedisStoreError {
+    let start = Instant::now();
+    let acquired = store
+        .acquire(&fresh(), Token::random(), LEASE, start + SOON)
+        .await;
+    let error = acquired.expect_err("nobody can have answered");
+    let took = start.elapsed();
+    assert!(took < SOON + SLACK, "{error}, after {took:?}");
+    error
+}
+
+async fn works(store: &RedisStore) -> bool {
+    let deadline = Instant::now() + SOON;
+    store.inspect(&fresh(), deadline).await.is_ok()
+}
+
+/// R2, R72.
+#[tokio::test]
+async fn a_lost_reply_to_an_acquire_is_no_duplicate() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    // The first on a new connection, and later ones.
+    for cut in 1..=3 {
+        proxy.cut_next_reply();
+        acquired(&store, &fresh()).await;
+        assert_eq!(proxy.cuts(), cut);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_any_other_step_does_no_harm() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    proxy.cut_next_reply();
+    assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
+
+    // Nothing is left to release the second time; that is the one answer that changes.
+    proxy.cut_next_reply();
+    assert!(
+        !store
+            .release(&key, token, FAILED, LEASE, by())
+            .await
+            .unwrap()
+    );
+    let failed = store.inspect(&key, by()).await.unwrap();
+    assert!(
+        matches!(failed, Some(Entry::Failed { attempts: 1, .. })),
+        "{failed:?}"
+    );
+
+    proxy.cut_next_reply();
+    assert!(store.inspect(&key, by()).await.unwrap().is_some());
+    let cuts = proxy.cuts();
+    // SET finds the failure; the reply to the script that takes over gets lost.
+    let mut watch = server.watch();
+    proxy.cut_next_reply();
+    let taken = store.acquire(&key, token, LEASE, by()).await.unwrap();
+    assert_eq!(taken, Acquire::Acquired { attempt: 2 });
+    assert_eq!(proxy.cuts(), cuts + 1);
+    assert!(watch.commands().len() >= 3);
+
+    proxy.cut_next_reply();
+    assert!(
+        store
+            .complete(&key, token, &done(), LEASE, by())
+            .await
+            .unwrap()
+    );
+    proxy.cut_next_reply();
+    let duplicate = store
+        .acquire(&key, Token::random(), LEASE, by())
+        .await
+        .unwrap();
+    assert!(matches!(duplicate, Acquire::Done(_)), "{duplicate:?}");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_again_and_again_may_have_landed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    proxy.cut_all_replies();
+    let (key, token) = (fresh(), Token::random());
+    let error = store.acquire(&key, token, LEASE, by()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(error.may_have_landed());
+    assert_eq!(proxy.cuts(), 2, "one repeat, not more");
+    proxy.forward();
+    // The caller who comes back with its token finds its lease.
+    until("it works again", async || works(&store).await).await;
+    let found = store.acquire(&key, token, LEASE, by()).await.unwrap();
+    assert_eq!(found, Acquire::Acquired { attempt: 1 });
+}
+
+/// R72.
+#[tokio::test]
+async fn a_connection_closed_while_idle_is_not_noticed() {
+    let server = RedisServer::with(&["--timeout", "1"]);
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    until("the server hung up", async || server.clients().is_empty()).await;
+    acquired(&store, &fresh()).await;
+
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_found_again() {
+    let mut server = RedisServer::start();
+    let store = open(&server);
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    server.kill();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+
+    server.restart();
+    until("it works again", async || works(&store).await).await;
+    assert!(
+        store.renew(&key, token, LEASE, by()).await.unwrap(),
+        "takes the lost lease again"
+    );
+    let entry = store.inspect(&key, by()).await.unwrap();
+    assert!(entry.is_some_and(|entry| entry.token() == token));
+}
+
+/// R47.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_frozen_server_end_in_time() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    server.freeze();
+    let mut callers = JoinSet::new();
+    for _ in 0..500 {
+        let store = store.clone();
+        callers.spawn(async move { refused(&store).await });
+    }
+    for error in callers.join_all().await {
+        assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+        assert!(error.may_have_landed(), "{error}");
+    }
+    // A new connection is being made by now, and no command was sent.
+    let error = refused(&store).await;
+    assert!(!error.may_have_landed(), "{error}");
+    server.thaw();
+    until("it works again", async || works(&store).await).await;
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_stopped_answering_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    acquired(&store, &fresh()).await;
+    // The old connection stays dumb, while a new one would be fine.
+    proxy.black_hole();
+    for _ in 0..3 {
+        assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+        assert_eq!(proxy.connections(), 1);
+    }
+    proxy.forward();
+    acquired(&store, &fresh()).await;
+    assert_eq!(proxy.connections(), 2);
+}
+
+/// R45.
+#[tokio::test]
+async fn a_full_server_refuses_and_still_releases() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    let (key, second) = (fresh(), fresh());
+    let token = acquired(&store, &key).await;
+    let other = acquired(&store, &second).await;
+    let clients = server.clients();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    let error = store
+        .acquire(&fresh(), Token::random(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutOfMemory, "{error}");
+    assert!(
+        !error.may_have_landed() && error.to_string().contains("OOM"),
+        "{error}"
+    );
+    let error = store
+        .complete(&key, token, &done(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutOfMemory, "{error}");
+
+    assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
+    assert!(
+        store
+            .release(&key, token, FAILED, LEASE, by())
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        store.inspect(&key, by()).await.unwrap(),
+        None,
+        "without the count"
+    );
+    assert!(
+        !store
+            .release(&second, token, FAILED, LEASE, by())
+            .await
+            .unwrap()
+    );
+    assert!(
+        store
+            .release(&second, other, Release::Abandoned, LEASE, by())
+            .await
+            .unwrap()
+    );
+
+    let same = server.clients().len() == 1 && clients.len() == 1;
+    assert!(
+        same,
+        "no new connection: {clients:?}, {:?}",
+        server.clients()
+    );
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    acquired(&store, &key).await;
+}
+
+/// R13: an address leads to another server, and the old one became a replica.
+#[tokio::test]
+async fn a_connection_to_a_replica_is_replaced() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::before(&old).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    acquired(&store, &fresh()).await;
+    old.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    proxy.lead_to(&new);
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert_eq!(error.code(), Some("READONLY"));
+    assert!(!error.may_have_landed());
+    acquired(&store, &fresh()).await;
+    assert_eq!(new.number(&["DBSIZE"]), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_stays_a_replica_is_not_stormed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        assert_eq!(refused(&store).await.kind(), StoreErrorKind::ReadOnly);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(
+        proxy.connections() <= 8,
+        "{} connections",
+        proxy.connections()
+    );
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    until("it takes writes", async || {
+        store
+            .acquire(&fresh(), Token::random(), LEASE, by())
+            .await
+            .is_ok()
+    })
+    .await;
+}
+
+/// R48.
+#[tokio::test]
+async fn a_wrong_password_is_a_clear_error_without_it() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let proxy = Proxy::before(&server).await;
+    let at = |login: &str| proxy.url().replace("redis://", &format!("redis://{login}"));
+
+    let store = RedisStore::open(&at("sesam:s3cr3t@")).unwrap();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    assert_eq!(error.code(), Some("WRONGPASS"));
+    for shown in [
+        format!("{store:?}"),
+        format!("{error}"),
+        format!("{error:?}"),
+    ] {
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+    let none = refused(&RedisStore::open(&proxy.url()).unwrap()).await;
+    assert_eq!(none.kind(), StoreErrorKind::Denied, "{none}");
+    assert_eq!(none.code(), Some("NOAUTH"));
+    acquired(&RedisStore::open(&at(":right@")).unwrap(), &fresh()).await;
+    acquired(&RedisStore::open(&at("default:right@")).unwrap(), &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_repeats_the_password_is_not_quoted() {
+    let fake =
+        FakeRedis::saying("-ERR unknown command 'AUTH', with args beginning with: 's3cr3t'").await;
+    let url = fake.url().replace("redis://", "redis://:s3cr3t@");
+    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    assert!(
+        !format!("{error} {error:?}").contains("s3cr3t"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_malformed_url_is_an_error_without_the_password() {
+    for url in [
+        "",
+        "s3cr3t",
+        "http://:s3cr3t@localhost",
+        "redis://",
+        "redis://:s3cr3t@",
+        "redis://:s3cr3t@localhost:port",
+        "redis://:s3cr3t@localhost/db",
+        "redis://:s3c#r3t@localhost",
+        "redis://localhost/?protocol=s3cr3t",
+        "rediss://:s3cr3t@localhost",
+    ] {
+        let error = RedisStore::open(url).expect_err(url);
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(!error.may_have_landed());
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("s3c"), "{shown}");
+    }
+    // No runtime is needed, and no server.
+    let store = RedisStore::open("redis://user:s3cr3t@localhost:1/5").unwrap();
+    assert_eq!(format!("{:?}", store.clone()).matches("s3cr3t").count(), 0);
+    assert!(format!("{store:?}").contains("localhost:1/5"), "{store:?}");
+}
+
+/// R48.
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_an_error_in_time() {
+    // Nobody listens on a port that was just given back.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let store = RedisStore::open(&format!("redis://{closed}")).unwrap();
+    for _ in 0..3 {
+        let error = refused(&store).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(!error.may_have_landed());
+        assert!(error.to_string().contains(&closed.to_string()), "{error}");
+    }
+
+    let store = RedisStore::open("redis://no-such-host.invalid:6379").unwrap();
+    let error = refused(&store).await;
+    assert!(!error.may_have_landed(), "{error}");
+
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    proxy.black_hole();
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+    assert!(!error.may_have_landed(), "it was never sent");
+    // Many callers, one attempt.
+    assert_eq!(proxy.connections(), 1);
+    let error = store.inspect(&fresh(), by()).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        StoreErrorKind::Unreachable,
+        "the attempt has a limit: {error}"
+    );
+}
+
+#[tokio::test]
+async fn errors_of_the_server_are_sorted() {
+    use StoreErrorKind::{BadReply, Denied, OutOfMemory, ReadOnly, Unreachable};
+    for (line, kind) in [
+        (
+            "-LOADING Redis is loading the dataset in memory",
+            Unreachable,
+        ),
+        ("-MASTERDOWN Link with MASTER is down", Unreachable),
+        ("-CLUSTERDOWN The cluster is down", Unreachable),
+        (
+            "-TRYAGAIN Multiple keys request during rehashing of slot",
+            Unreachable,
+        ),
+        ("-BUSY Redis is busy running a script", Unreachable),
+        (
+            "-READONLY You can't write against a read only replica.",
+            ReadOnly,
+        ),
+        ("-NOREPLICAS Not enough good replicas to write.", ReadOnly),
+        (
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            OutOfMemory,
+        ),
+        (
+            "-MISCONF Redis is configured to save RDB snapshots",
+            OutOfMemory,
+        ),
+        ("-NOAUTH Authentication required.", Denied),
+        ("-NOPERM this user has no permissions", Denied),
+        ("-MOVED 866 127.0.0.1:7001", BadReply),
+        (
+            "-ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed",
+            OutOfMemory,
+        ),
+        ("-ERR something new", BadReply),
+        ("+OK", BadReply),
+        (":1", BadReply),
+        ("*0", BadReply),
+    ] {
+        let fake = FakeRedis::saying(line).await;
+        let store = RedisStore::open(&fake.url()).unwrap();
+        let error = refused(&store).await;
+        assert_eq!(error.kind(), kind, "{line}: {error}");
+        let refusal = line.strip_prefix('-');
+        assert_eq!(
+            error.may_have_landed(),
+            refusal.is_none(),
+            "{line}: {error}"
+        );
+        assert!(
+            error.to_string().contains(refusal.unwrap_or_default()),
+            "{error}"
+        );
+        assert_eq!(fake.commands().len(), 1, "{line}: not repeated");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_no_protocol_is_an_error() {
+    let fake = FakeRedis::saying("HTTP/1.1 400 Bad Request").await;
+    let error = refused(&RedisStore::open(&fake.url()).unwrap()).await;
+    assert_eq!(error.kind(), StoreErrorKind::BadReply, "{error}");
+    assert!(error.may_have_landed());
+}
+
+#[tokio::test]
+async fn a_user_without_scripts_is_denied() {
+    let server = RedisServer::start();
+    server.command(&[
+        "ACL", "SETUSER", "w", "on", ">p", "~*", "-@all", "+set", "+get",
+    ]);
+    let store = RedisStore::open(&format!("{}?user=w&pass=p", server.url())).unwrap();
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    let error = store
+        .release(&key, token, FAILED, LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    // Without the commands that the script runs.
+    server.command(&["ACL", "SETUSER", "w", "+eval", "+evalsha"]);
+    let error = store
+        .release(&key, token, Release::Abandoned, LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+}
+
+fn runtime() -> Runtime {
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn another_runtime_goes_on_with_the_store() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    for _ in 0..3 {
+        runtime().block_on(acquired(&store, &fresh()));
+    }
+    // A runtime that ended while it was connecting.
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    let store = open(&server);
+    server.freeze();
+    let error = runtime().block_on(refused(&store));
+    assert!(!error.may_have_landed(), "{error}");
+    server.thaw();
+    runtime().block_on(acquired(&store, &fresh()));
+}
+
+#[test]
+fn a_runtime_that_nobody_drives_holds_up_nobody_for_long() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    let asleep = runtime();
+    asleep.block_on(acquired(&store, &fresh()));
+    runtime().block_on(until("it works again", async || works(&store).await));
+    drop(asleep);
+}
+
+#[tokio::test]
+async fn a_given_manager_reconnects_under_the_call() {
+    let mut server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let store = RedisStore::new(client.get_connection_manager().await.unwrap());
+    acquired(&store, &fresh()).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    acquired(&store, &fresh()).await;
+    server.restart();
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_given_connection_that_broke_stays_broken() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let store = RedisStore::new(client.get_multiplexed_async_connection().await.unwrap());
+    acquired(&store, &fresh()).await;
+    server.freeze();
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+    server.thaw();
+    until("it works again", async || works(&store).await).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
+}
