@@ -36,7 +36,8 @@ struct Shared {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Mode {
     Forward,
-    CutNext,
+    /// Cuts one, after so many that pass.
+    Cut(u32),
     CutAll,
     BlackHole,
 }
@@ -67,7 +68,12 @@ impl Proxy {
     /// Cuts the next reply that concerns an event: the command reaches the server and is executed,
     /// the reply is dropped, and both sides are closed.
     pub(crate) fn cut_next_reply(&self) {
-        self.set(Mode::CutNext);
+        self.cut_reply_after(0);
+    }
+
+    /// The same, after some others have passed.
+    pub(crate) fn cut_reply_after(&self, others: u32) {
+        self.set(Mode::Cut(others));
     }
 
     /// Cuts every such reply from now on.
@@ -161,9 +167,13 @@ async fn serve(mut client: TcpStream, mut server: UnixStream, shared: &Mutex<Sha
 fn begin_cut(shared: &Mutex<Shared>) -> bool {
     let mut shared = shared.lock().unwrap();
     match shared.mode {
-        Mode::CutNext => {
+        Mode::Cut(0) => {
             shared.mode = Mode::Forward;
             true
+        }
+        Mode::Cut(others) => {
+            shared.mode = Mode::Cut(others - 1);
+            false
         }
         Mode::CutAll => true,
         Mode::Forward | Mode::BlackHole => false,
