@@ -8,10 +8,10 @@ use super::{Acquire, Entry, LeaseStore, Record, Release, StoreError, Token};
 use crate::{BodyHash, Key};
 
 /// A lease that the checks wait to run out.
-const SHORT: Duration = Duration::from_millis(200);
+const SHORT: Duration = Duration::from_millis(100);
 
 /// When it has, whatever the store's clock is worth.
-const OVER: Duration = Duration::from_millis(500);
+const OVER: Duration = Duration::from_millis(250);
 
 /// A lease that outlives the checks.
 const LONG: Duration = Duration::from_secs(60);

@@ -129,15 +129,12 @@ impl Own {
                 Ready::Not(attempt) => attempt,
             };
             let finished = attempt.outcome.wait_for(Option::is_some);
-            match timeout_at(by.min(attempt.over), finished).await {
-                Ok(Ok(outcome)) => {
-                    if let Some(outcome) = outcome.as_ref() {
-                        return outcome.clone();
-                    }
-                }
-                // The time is over; or the task is gone with its runtime, and another is needed.
-                Ok(Err(_)) | Err(_) => {}
+            if let Ok(Ok(outcome)) = timeout_at(by.min(attempt.over), finished).await
+                && let Some(outcome) = outcome.as_ref()
+            {
+                return outcome.clone();
             }
+            // The time is over; or the task is gone with its runtime, and another is needed.
             if Instant::now() >= by {
                 return Err(RedisStoreError::timed_out(
                     false,
@@ -154,15 +151,16 @@ impl Own {
         if let Some(link) = &state.link {
             return Ok(Ready::Link(Arc::clone(link)));
         }
-        if let Some(attempt) = &state.attempt {
-            if now < attempt.over && attempt.outcome.has_changed().is_ok() {
-                return Ok(Ready::Not(attempt.clone()));
-            }
+        if let Some(attempt) = &state.attempt
+            && now < attempt.over
+            && attempt.outcome.has_changed().is_ok()
+        {
+            return Ok(Ready::Not(attempt.clone()));
         }
-        if let Some((until, error)) = &state.pause {
-            if now < *until {
-                return Err(error.clone());
-            }
+        if let Some((until, error)) = &state.pause
+            && now < *until
+        {
+            return Err(error.clone());
         }
         let (sender, outcome) = watch::channel(None);
         let attempt = Attempt {
