@@ -39,6 +39,8 @@ enum Mode {
     /// Cuts one, after so many that pass.
     Cut(u32),
     CutAll,
+    /// Cuts one, and becomes a black hole.
+    CutLast,
     BlackHole,
 }
 
@@ -79,6 +81,11 @@ impl Proxy {
     /// Cuts every such reply from now on.
     pub(crate) fn cut_all_replies(&self) {
         self.set(Mode::CutAll);
+    }
+
+    /// Cuts the next such reply, and is a black hole from then on.
+    pub(crate) fn cut_last_reply(&self) {
+        self.set(Mode::CutLast);
     }
 
     /// Accepts connections and reads what comes, but says nothing.
@@ -176,6 +183,10 @@ fn begin_cut(shared: &Mutex<Shared>) -> bool {
             false
         }
         Mode::CutAll => true,
+        Mode::CutLast => {
+            shared.mode = Mode::BlackHole;
+            true
+        }
         Mode::Forward | Mode::BlackHole => false,
     }
 }

@@ -135,6 +135,7 @@ impl Own {
                 return outcome.clone();
             }
             // The time is over; or the task is gone with its runtime, and another is needed.
+            tokio::task::yield_now().await;
             if Instant::now() >= by {
                 return Err(RedisStoreError::timed_out(
                     false,
