@@ -125,6 +125,10 @@ mod rules;
 mod service;
 pub mod store;
 
+#[cfg(feature = "test-util")]
+pub use self::store::contract;
+#[cfg(feature = "redis")]
+pub use self::store::{RedisStore, RedisStoreError};
 pub use self::{
     body::{RequestBody, ResponseBody},
     delivery::Delivery,
