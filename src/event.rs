@@ -162,8 +162,10 @@ pub struct Lost {
     pub key: Key,
     /// Why.
     pub reason: LostReason,
-    /// The request that was acknowledged, whole; the newest one where there were several.
+    /// The request that was acknowledged, whole; the newest one where several were.
     pub request: Arc<Request<Bytes>>,
+    /// The others, newest first: as many as four different requests of an event are kept.
+    pub others: Vec<Arc<Request<Bytes>>>,
 }
 
 /// Why an event was [`Lost`].
@@ -194,6 +196,7 @@ impl fmt::Debug for Lost {
             .field("key", &self.key)
             .field("reason", &self.reason)
             .field("bytes", &self.request.body().len())
+            .field("others", &self.others.len())
             .finish_non_exhaustive()
     }
 }
@@ -348,12 +351,18 @@ impl DedupEvent {
                 key,
                 reason,
                 request,
-            }) => error!(
-                %key, %reason, method = %request.method(), uri = %request.uri(),
-                // Whole, for once: nobody else has it any more.
-                body = %String::from_utf8_lossy(request.body()),
-                "acknowledged event lost"
-            ),
+                others,
+            }) => {
+                for request in std::iter::once(request).chain(others) {
+                    error!(
+                        %key, %reason, method = %request.method(), uri = %request.uri(),
+                        // Whole, for once: nobody else has it any more. Not the headers: they
+                        // hold secrets.
+                        body = %String::from_utf8_lossy(request.body()),
+                        "acknowledged event lost"
+                    );
+                }
+            }
         }
     }
 }

@@ -254,7 +254,7 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// Calls this with each [`DedupEvent`], for metrics and alarms. It must be quick: it is called
-    /// where the events happen.
+    /// where the events happen. A panic in it is caught.
     ///
     /// Defaults to none.
     pub fn on_event(mut self, on_event: impl Fn(&DedupEvent) + Send + Sync + 'static) -> Self {

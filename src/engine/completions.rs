@@ -59,6 +59,11 @@ impl Completions {
         Some(self.lock().completions.get(key)?.record.clone())
     }
 
+    /// The events whose completions are pending.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        self.lock().completions.keys().cloned().collect()
+    }
+
     /// Stops trying to write it. `false`: it was not pending.
     pub(super) fn forget(&self, key: &Key) -> bool {
         self.update(|pending| pending.completions.remove(key))

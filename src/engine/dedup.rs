@@ -197,7 +197,8 @@ impl<St: LeaseStore> Dedup<St> {
         self
     }
 
-    /// Calls this with each [`DedupEvent`]. It must be quick: it is called where the events happen.
+    /// Calls this with each [`DedupEvent`]. It must be quick: it is called
+    /// where the events happen. A panic in it is caught.
     #[must_use]
     pub fn on_event(mut self, on_event: impl Fn(&DedupEvent) + Send + Sync + 'static) -> Self {
         self.set().on_event = Some(Arc::new(on_event) as Arc<OnEvent>);
@@ -347,7 +348,7 @@ impl<St: LeaseStore> Claim<'_, St> {
         }
         self.live = false;
         let (dedup, key) = (self.dedup.clone(), self.key.clone());
-        Some(Lease::new(dedup, key, self.token, 1, Instant::now()))
+        Some(Lease::unconfirmed(dedup, key, self.token))
     }
 }
 

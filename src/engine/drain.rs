@@ -35,6 +35,7 @@ pub struct DrainHandle(Arc<dyn Drain>);
 pub struct Drained {
     lost: Vec<Lost>,
     detached: Vec<Key>,
+    unwritten: Vec<Key>,
     complete: bool,
 }
 
@@ -48,8 +49,8 @@ impl DrainHandle {
     ///
     /// From the first moment on, duplicates of running events are refused with 503, since nobody
     /// would be there to keep the promise, and standbys try at once. At the limit, standbys are
-    /// ended, each with a [`DedupEvent::Lost`](crate::DedupEvent::Lost), and returned. Detached
-    /// runs go on for as long as the process does; their senders were told nothing.
+    /// ended, each with a [`DedupEvent::Lost`](crate::DedupEvent::Lost), and returned. The rest
+    /// goes on for as long as the process does.
     pub async fn drain(&self, limit: Duration) -> Drained {
         self.0.close();
         let complete = timeout(limit, self.0.idle()).await.is_ok();
@@ -62,6 +63,7 @@ impl DrainHandle {
         Drained {
             lost: self.0.end(),
             detached: self.0.detached(),
+            unwritten: self.0.unwritten(),
             complete,
         }
     }
@@ -92,6 +94,12 @@ impl Drained {
     pub fn detached(&self) -> &[Key] {
         &self.detached
     }
+
+    /// The events that were completed, which the store has not been told yet: they may run again.
+    #[must_use]
+    pub fn unwritten(&self) -> &[Key] {
+        &self.unwritten
+    }
 }
 
 /// [`Dedup`] without its store's type.
@@ -100,6 +108,7 @@ trait Drain: Send + Sync {
     fn idle(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
     fn end(&self) -> Vec<Lost>;
     fn detached(&self) -> Vec<Key>;
+    fn unwritten(&self) -> Vec<Key>;
 }
 
 impl<St: LeaseStore> Drain for Dedup<St> {
@@ -117,5 +126,9 @@ impl<St: LeaseStore> Drain for Dedup<St> {
 
     fn detached(&self) -> Vec<Key> {
         self.tracker().detached()
+    }
+
+    fn unwritten(&self) -> Vec<Key> {
+        self.shared.completions.keys()
     }
 }

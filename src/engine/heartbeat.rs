@@ -37,7 +37,7 @@ pub(crate) struct Beat {
     times: Mutex<Times>,
     /// A renewal was sent whose outcome is not known.
     open: AtomicBool,
-    /// The run is over: what a renewal still finds means nothing.
+    /// The run is over.
     over: AtomicBool,
     lost: AtomicBool,
     lost_notify: Notify,
@@ -83,14 +83,20 @@ impl Beat {
         }
     }
 
-    fn lose(&self) {
-        if self.over.load(Ordering::SeqCst) || self.lost.swap(true, Ordering::SeqCst) {
+    /// Marks the lease as lost, and reports it the first time.
+    pub(super) fn lose(&self) {
+        if self.lost.swap(true, Ordering::SeqCst) {
             return;
         }
         self.lost_notify.notify_waiters();
-        self.settings.emit(&DedupEvent::LeaseLost {
-            key: self.key.clone(),
-        });
+        let key = self.key.clone();
+        self.settings.emit(&DedupEvent::LeaseLost { key });
+    }
+
+    /// The run is over. Called before its end is sent to the store: what a renewal finds after
+    /// that is the end itself, and no loss.
+    pub(super) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
     }
 
     fn times(&self) -> MutexGuard<'_, Times> {
@@ -112,10 +118,15 @@ pub(super) struct Heartbeat {
 /// What the task and its layer share. The task must not keep the layer alive.
 #[derive(Default)]
 struct Task {
-    /// When it wakes by itself; `None` where it is not running, or has nothing to wait for.
-    next: Mutex<Option<Instant>>,
-    running: AtomicBool,
+    state: Mutex<TaskState>,
     wake: Notify,
+}
+
+#[derive(Default)]
+struct TaskState {
+    running: bool,
+    /// When it wakes by itself; `None` while it looks around, or has nothing to wait for.
+    next: Option<Instant>,
 }
 
 impl Default for Heartbeat {
@@ -160,21 +171,25 @@ impl<St: LeaseStore> Dedup<St> {
         heartbeat.shard(beat.token).insert(beat.token, beat);
 
         let task = &heartbeat.task;
-        // A task that is asleep until an earlier moment finds the lease by then.
-        if task.next().is_some_and(|next| next <= due) {
-            return false;
+        let running = {
+            let mut state = task.state();
+            // A task that is asleep until an earlier moment finds the lease by then.
+            if state.running && state.next.is_some_and(|next| next <= due) {
+                return false;
+            }
+            std::mem::replace(&mut state.running, true)
+        };
+        if running {
+            task.wake.notify_one();
+            return true;
         }
-        if !task.running.swap(true, Ordering::SeqCst) {
-            let beating = beat_on(Arc::downgrade(&self.shared), Running(task.clone()));
-            return self.tracker().spawn_daemon(beating);
-        }
-        task.wake.notify_one();
-        true
+        let beating = beat_on(Arc::downgrade(&self.shared), Running(task.clone()));
+        self.tracker().spawn_daemon(beating)
     }
 
-    /// The run is over. `true`: a renewal may still land.
+    /// No renewals from now on. `true`: one may still land.
     pub(super) fn deregister(&self, beat: &Beat) -> bool {
-        beat.over.store(true, Ordering::SeqCst);
+        beat.end();
         self.shared.heartbeat.shard(beat.token).remove(&beat.token);
         beat.open.load(Ordering::SeqCst)
     }
@@ -206,7 +221,9 @@ impl<St: LeaseStore> Dedup<St> {
             }
             Ok(false) => {
                 beat.open.store(false, Ordering::SeqCst);
-                beat.lose();
+                if beat.is_live() {
+                    beat.lose();
+                }
             }
             // Not fatal before the deadline, and tried again well before it.
             Err(_) => {
@@ -218,8 +235,8 @@ impl<St: LeaseStore> Dedup<St> {
 }
 
 impl Task {
-    fn next(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, TaskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -229,13 +246,13 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
     let mut woken = true;
     while let Some(shared) = shared.upgrade() {
         // Whoever registers between here and the end of the look wakes the task once more.
-        *task.next() = None;
+        task.state().next = None;
         let live = shared.heartbeat.live();
         let now = Instant::now();
         // A lease that registered and is over again: the next ones need not wake the task.
         let idle = woken.then(|| now + IDLE);
         let next = live.iter().map(|beat| beat.times().due).min().or(idle);
-        *task.next() = next;
+        task.state().next = next;
 
         let due: Vec<_> = live
             .into_iter()
@@ -269,7 +286,6 @@ struct Running(Arc<Task>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.next() = None;
-        self.0.running.store(false, Ordering::SeqCst);
+        *self.0.state() = TaskState::default();
     }
 }

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{Beat, Dedup, Error};
+use super::{Beat, Dedup};
 use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
 
 /// The right to run one event, renewed in the background until it ends.
@@ -19,6 +19,8 @@ pub struct Lease<St: LeaseStore> {
     token: Token,
     attempt: u32,
     beat: Arc<Beat>,
+    /// Whether the store has said that the lease is held.
+    confirmed: bool,
     ending: Ending,
 }
 
@@ -61,8 +63,16 @@ impl<St: LeaseStore> Lease<St> {
             token,
             attempt,
             beat,
+            confirmed: true,
             ending: Ending::None,
         }
+    }
+
+    /// As [`new`](Self::new), for a token that may hold the event, or not, or not yet.
+    pub(super) fn unconfirmed(dedup: Dedup<St>, key: Key, token: Token) -> Self {
+        let mut lease = Self::new(dedup, key, token, 1, Instant::now());
+        lease.confirmed = false;
+        lease
     }
 
     /// Has the lease renewed from now on.
@@ -109,24 +119,22 @@ impl<St: LeaseStore> Lease<St> {
     /// background, where [`DedupEvent`]s tell how that goes.
     pub async fn complete(mut self, record: Record) -> bool {
         let status = record.status();
+        self.beat.end();
         self.ending = Ending::Complete(record.clone());
         let written = self
             .dedup
             .call_complete(&self.key, self.token, &record)
             .await;
-        let event = match written {
-            Ok(true) => DedupEvent::Completed {
-                key: self.key.clone(),
-                status,
-            },
-            Ok(false) => DedupEvent::LeaseLost {
-                key: self.key.clone(),
-            },
+        match written {
+            Ok(true) => {
+                let key = self.key.clone();
+                self.emit(&DedupEvent::Completed { key, status });
+            }
+            Ok(false) => self.beat.lose(),
             // `Drop` hands it to the background.
             Err(_) => return false,
-        };
+        }
         self.ending = Ending::Over;
-        self.dedup.settings.emit(&event);
         matches!(written, Ok(true))
     }
 
@@ -135,7 +143,7 @@ impl<St: LeaseStore> Lease<St> {
     pub async fn release(mut self, release: Release) {
         if let Release::Failed { status } = release {
             let (key, attempt) = (self.key.clone(), self.attempt);
-            self.dedup.settings.emit(&DedupEvent::Failed {
+            self.emit(&DedupEvent::Failed {
                 key,
                 attempt,
                 status,
@@ -146,29 +154,26 @@ impl<St: LeaseStore> Lease<St> {
 
     /// The run was over its limit and is dropped.
     pub(crate) async fn overran(mut self) {
-        self.dedup.settings.emit(&DedupEvent::RunLimit {
-            key: self.key.clone(),
-        });
+        let key = self.key.clone();
+        self.emit(&DedupEvent::RunLimit { key });
         self.end(Release::Failed { status: None }).await;
     }
 
     async fn end(&mut self, release: Release) {
+        self.beat.end();
         self.ending = Ending::Release(release);
-        let released: Result<bool, Error> = self
-            .dedup
-            .call_release(&self.key, self.token, release)
-            .await;
-        match released {
-            Ok(true) => self.ending = Ending::Over,
-            Ok(false) => {
-                self.ending = Ending::Over;
-                self.dedup.settings.emit(&DedupEvent::LeaseLost {
-                    key: self.key.clone(),
-                });
-            }
+        let released = self.dedup.call_release(&self.key, self.token, release);
+        match released.await {
             // `Drop` hands it to the background.
-            Err(_) => {}
+            Err(_) => return,
+            Ok(false) if self.confirmed => self.beat.lose(),
+            Ok(_) => {}
         }
+        self.ending = Ending::Over;
+    }
+
+    fn emit(&self, event: &DedupEvent) {
+        self.dedup.settings.emit(event);
     }
 
     pub(crate) fn beat(&self) -> &Arc<Beat> {
@@ -178,25 +183,20 @@ impl<St: LeaseStore> Lease<St> {
 
 impl<St: LeaseStore> Drop for Lease<St> {
     fn drop(&mut self) {
-        // A renewal whose outcome is not known may take an event again that is released now.
-        let renewing = self.dedup.deregister(&self.beat);
-        let (key, token) = (self.key.clone(), self.token);
-        match std::mem::replace(&mut self.ending, Ending::Over) {
-            Ending::None => {
-                self.dedup
-                    .settings
-                    .emit(&DedupEvent::Abandoned { key: key.clone() });
-                self.dedup
-                    .release_later(key, token, Release::Abandoned, renewing);
-            }
-            Ending::Release(release) => {
-                self.dedup.release_later(key, token, release, true);
-            }
-            Ending::Complete(record) => self.dedup.complete_later(key, token, record),
-            Ending::Over if renewing => {
-                self.dedup
-                    .release_later(key, token, Release::Abandoned, true);
-            }
+        // What was sent and not answered, an acquire or a renewal, can take the event again after
+        // it is released now.
+        let again = self.dedup.deregister(&self.beat) || !self.confirmed;
+        let ending = std::mem::replace(&mut self.ending, Ending::Over);
+        if matches!(ending, Ending::None) {
+            let key = self.key.clone();
+            self.emit(&DedupEvent::Abandoned { key });
+        }
+        let (dedup, key, token) = (&self.dedup, self.key.clone(), self.token);
+        match ending {
+            Ending::None => dedup.release_later(key, token, Release::Abandoned, again),
+            Ending::Release(release) => dedup.release_later(key, token, release, true),
+            Ending::Complete(record) => dedup.complete_later(key, token, record),
+            Ending::Over if again => dedup.release_later(key, token, Release::Abandoned, true),
             Ending::Over => {}
         }
     }

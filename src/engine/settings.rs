@@ -1,6 +1,11 @@
 //! What the engine is told: times and caps.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
 use crate::DedupEvent;
 
@@ -56,7 +61,9 @@ impl Settings {
         #[cfg(feature = "tracing")]
         event.trace();
         if let Some(on_event) = &self.on_event {
-            on_event(event);
+            // Events are told from `Drop`, too, where a panic could end the process, and a lease
+            // must not stay held because a metric could not be counted.
+            _ = catch_unwind(AssertUnwindSafe(|| on_event(event)));
         }
     }
 }

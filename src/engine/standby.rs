@@ -115,11 +115,17 @@ impl<St: LeaseStore> Standby<St> {
 
     /// Reports the event.
     fn lose(self, key: Key, reason: LostReason) -> Option<Lost> {
-        let request = self.requests.front()?.candidate.request.clone();
+        let mut requests = self
+            .requests
+            .iter()
+            .map(|kept| kept.candidate.request.clone());
+        let request = requests.next()?;
+        let others = requests.collect();
         let lost = Lost {
             key,
             reason,
             request,
+            others,
         };
         self.settings.emit(&DedupEvent::Lost(lost.clone()));
         Some(lost)

@@ -1,8 +1,12 @@
 //! The store that all processes share: who holds an event, and which ones are done.
 
 mod boxed;
+#[cfg(feature = "test-util")]
+mod contract;
 mod memory;
 mod record;
+#[cfg(feature = "redis")]
+mod redis;
 mod token;
 
 use std::{
@@ -16,6 +20,10 @@ use tokio::time::Instant;
 
 use crate::Key;
 
+#[cfg(feature = "test-util")]
+pub use self::contract::contract;
+#[cfg(feature = "redis")]
+pub use self::redis::{RedisStore, RedisStoreError};
 pub use self::{
     boxed::{BoxStore, BoxStoreError},
     memory::{MemoryStore, MemoryStoreError},

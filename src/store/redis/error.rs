@@ -1,0 +1,205 @@
+//! What goes wrong with Redis, and what kind of trouble it is.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
+
+use redis::{ErrorKind, RedisError};
+
+use crate::{StoreError, StoreErrorKind};
+
+/// An error of a [`RedisStore`](crate::RedisStore).
+///
+/// Its text keeps what the server said and never holds a password.
+///
+/// | kind | when |
+/// |---|---|
+/// | [`Unreachable`](StoreErrorKind::Unreachable) | the URL is malformed, the name does not resolve, no connection, a broken one, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, too many clients |
+/// | [`TimedOut`](StoreErrorKind::TimedOut) | no answer by the deadline |
+/// | [`ReadOnly`](StoreErrorKind::ReadOnly) | `READONLY`, `NOREPLICAS` |
+/// | [`OutOfMemory`](StoreErrorKind::OutOfMemory) | `OOM`; `MISCONF`, which in most cases is a full disk |
+/// | [`Denied`](StoreErrorKind::Denied) | `NOAUTH`, `WRONGPASS`, `NOPERM`, `DENIED`, a refused `AUTH` |
+/// | [`BadReply`](StoreErrorKind::BadReply) | a value that is not an [`Entry`](crate::Entry), `WRONGTYPE`, `MOVED` (the server is one node of a cluster), any other error |
+#[derive(Clone, Debug)]
+pub struct RedisStoreError {
+    kind: StoreErrorKind,
+    may_have_landed: bool,
+    /// The connection is of no more use.
+    broken: bool,
+    code: Option<Arc<str>>,
+    text: Arc<str>,
+}
+
+impl RedisStoreError {
+    /// The code that the server's error starts with, such as `READONLY`; `None` where the error is
+    /// not the server's.
+    #[must_use]
+    pub fn code(&self) -> Option<&str> {
+        self.code.as_deref()
+    }
+
+    /// Sorts an error that the client gave for a command.
+    pub(super) fn new(error: &RedisError) -> Self {
+        let (kind, may_have_landed, broken) = match error.kind() {
+            ErrorKind::Io if error.is_timeout() => (StoreErrorKind::TimedOut, true, true),
+            ErrorKind::Io => (StoreErrorKind::Unreachable, true, true),
+            ErrorKind::Parse => (StoreErrorKind::BadReply, true, true),
+            ErrorKind::AuthenticationFailed => (StoreErrorKind::Denied, false, false),
+            // What the client found out before it sent anything.
+            ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::EmptySentinelList => {
+                (StoreErrorKind::Unreachable, false, false)
+            }
+            ErrorKind::MasterNameNotFoundBySentinel
+            | ErrorKind::NoValidReplicasFoundBySentinel
+            | ErrorKind::ClusterConnectionNotFound => (StoreErrorKind::Unreachable, true, false),
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                if let Some(code) = error.code() {
+                    return Self::said(code, error.detail().unwrap_or_default());
+                }
+                (StoreErrorKind::BadReply, true, false)
+            }
+            _ => (StoreErrorKind::BadReply, true, false),
+        };
+        Self {
+            kind,
+            may_have_landed,
+            broken,
+            code: None,
+            text: error.to_string().into(),
+        }
+    }
+
+    /// The server refused the command with these words, so it was not executed.
+    pub(super) fn said(code: &str, detail: &str) -> Self {
+        Self {
+            kind: kind_of(code, detail),
+            may_have_landed: false,
+            broken: false,
+            code: Some(code.into()),
+            text: format!("{code} {detail}").into(),
+        }
+    }
+
+    /// No connection came about.
+    pub(super) fn unreachable(text: impl Into<Arc<str>>) -> Self {
+        Self::plain(StoreErrorKind::Unreachable, false, text)
+    }
+
+    pub(super) fn timed_out(may_have_landed: bool, text: impl Into<Arc<str>>) -> Self {
+        Self::plain(StoreErrorKind::TimedOut, may_have_landed, text)
+    }
+
+    /// The command was executed, or found a value, and one of the two makes no sense.
+    pub(super) fn bad_reply(may_have_landed: bool, text: impl Into<Arc<str>>) -> Self {
+        Self::plain(StoreErrorKind::BadReply, may_have_landed, text)
+    }
+
+    fn plain(kind: StoreErrorKind, may_have_landed: bool, text: impl Into<Arc<str>>) -> Self {
+        Self {
+            kind,
+            may_have_landed,
+            broken: false,
+            code: None,
+            text: text.into(),
+        }
+    }
+
+    /// The same trouble, while connecting to `address`: no command was sent.
+    pub(super) fn connecting_to(self, address: &str) -> Self {
+        Self {
+            kind: match self.kind {
+                StoreErrorKind::TimedOut => StoreErrorKind::Unreachable,
+                kind => kind,
+            },
+            may_have_landed: false,
+            broken: false,
+            text: format!("connecting to {address}: {}", self.text).into(),
+            ..self
+        }
+    }
+
+    /// The same trouble, as the reason not to send a command at all.
+    pub(super) fn before_sending(self) -> Self {
+        Self {
+            may_have_landed: false,
+            broken: false,
+            ..self
+        }
+    }
+
+    pub(super) fn connect_took_longer_than(limit: Duration) -> Self {
+        Self::unreachable(format!("no answer within {limit:?}"))
+    }
+
+    /// An earlier try at the same step ended with `earlier` and may have landed.
+    pub(super) fn after(mut self, earlier: &Self) -> Self {
+        self.may_have_landed |= earlier.may_have_landed;
+        self
+    }
+
+    /// Whether the connection broke under the command.
+    pub(super) const fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Whether the server does not know the arguments of the command.
+    pub(super) fn is_syntax(&self) -> bool {
+        self.code() == Some("ERR") && self.text.contains("syntax error")
+    }
+
+    /// Whether the server at the other end has become a replica: the writable one may be found at
+    /// the same address by now.
+    pub(super) fn is_demoted(&self) -> bool {
+        matches!(self.code(), Some("READONLY" | "MASTERDOWN"))
+    }
+}
+
+fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
+    match code {
+        "LOADING" | "MASTERDOWN" | "CLUSTERDOWN" | "TRYAGAIN" | "BUSY" => {
+            StoreErrorKind::Unreachable
+        }
+        "READONLY" | "NOREPLICAS" => StoreErrorKind::ReadOnly,
+        "OOM" | "MISCONF" => StoreErrorKind::OutOfMemory,
+        "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
+        "ERR" => kind_within(detail),
+        _ => StoreErrorKind::BadReply,
+    }
+}
+
+/// What is behind a plain `ERR`: servers older than 7.0 wrap the errors of the commands in a
+/// script, as in `ERR Error running script (…): @user_script:12: -OOM command not allowed …`.
+fn kind_within(detail: &str) -> StoreErrorKind {
+    let inner = detail.split_ascii_whitespace().find_map(|word| {
+        let code = word.strip_prefix('-')?;
+        matches!(
+            code,
+            "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "NOPERM"
+        )
+        .then(|| kind_of(code, ""))
+    });
+    match inner {
+        Some(kind) => kind,
+        None if detail.contains("max number of clients") => StoreErrorKind::Unreachable,
+        None if detail.contains("user executing the script") || detail.contains("ACL failure") => {
+            StoreErrorKind::Denied
+        }
+        None => StoreErrorKind::BadReply,
+    }
+}
+
+impl fmt::Display for RedisStoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.kind, self.text)
+    }
+}
+
+impl Error for RedisStoreError {}
+
+impl StoreError for RedisStoreError {
+    fn kind(&self) -> StoreErrorKind {
+        self.kind
+    }
+
+    fn may_have_landed(&self) -> bool {
+        self.may_have_landed
+    }
+}

@@ -1,0 +1,232 @@
+//! A connection that the store makes by itself, and replaces when it is of no more use.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Cmd, Value, aio::MultiplexedConnection};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::{connection::answer, error::RedisStoreError, server::Server};
+use crate::{StoreError, StoreErrorKind};
+
+/// One connection that all calls share, made by the first of them.
+pub(super) struct Own {
+    server: Server,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    link: Option<Arc<Link>>,
+    attempt: Option<Attempt>,
+    /// Connections in a row that did not come about or were of no use.
+    failures: u32,
+    /// Until then nobody connects, and calls get the error at once.
+    pause: Option<(Instant, RedisStoreError)>,
+}
+
+/// A connection.
+struct Link {
+    connection: MultiplexedConnection,
+    /// Commands in a row without a reply.
+    timeouts: AtomicU32,
+    /// Whether it was of use.
+    proven: AtomicBool,
+}
+
+/// A task that connects. It is its own task so that a caller who gives up does not end it.
+#[derive(Clone)]
+struct Attempt {
+    outcome: watch::Receiver<Outcome>,
+    /// By then it is over, unless nobody drives its runtime.
+    over: Instant,
+}
+
+type Outcome = Option<Result<Arc<Link>, RedisStoreError>>;
+
+impl Own {
+    /// After so many commands in a row without a reply a connection is given up.
+    const MOST_TIMEOUTS: u32 = 3;
+    const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+    const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+    pub(super) fn new(server: Server) -> Self {
+        Self {
+            server,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sends the command over the current connection, or a new one.
+    pub(super) async fn send(
+        self: &Arc<Self>,
+        command: &Cmd,
+        by: Instant,
+    ) -> Result<Value, RedisStoreError> {
+        let link = self.link(by).await?;
+        let mut connection = link.connection.clone();
+        let reply = answer(connection.send_packed_command(command), by).await;
+        self.judge(&link, &reply);
+        reply
+    }
+
+    /// Learns from a reply whether the connection is of use.
+    fn judge(&self, link: &Arc<Link>, reply: &Result<Value, RedisStoreError>) {
+        match reply {
+            Err(error) if error.is_broken() || error.is_demoted() => self.discard(link, error),
+            Err(error) if error.kind() == StoreErrorKind::TimedOut => {
+                // A command that was not even sent says nothing about the connection.
+                if error.may_have_landed()
+                    && link.timeouts.fetch_add(1, Ordering::Relaxed) + 1 >= Self::MOST_TIMEOUTS
+                {
+                    self.discard(link, error);
+                }
+            }
+            _ => {
+                link.timeouts.store(0, Ordering::Relaxed);
+                if !link.proven.swap(true, Ordering::Relaxed) {
+                    let mut state = self.lock();
+                    state.failures = 0;
+                    state.pause = None;
+                }
+            }
+        }
+    }
+
+    /// Gives the connection up, so that the next call makes another.
+    fn discard(&self, link: &Arc<Link>, error: &RedisStoreError) {
+        let mut state = self.lock();
+        if !state.link.as_ref().is_some_and(|it| Arc::ptr_eq(it, link)) {
+            return;
+        }
+        state.link = None;
+        if link.proven.load(Ordering::Relaxed) {
+            return;
+        }
+        // A new connection may break once without harm, a server that breaks each must not be
+        // stormed.
+        if state.failures == 0 {
+            state.failures = 1;
+        } else {
+            state.fail(error.clone().before_sending());
+        }
+    }
+
+    /// The current connection, or a new one if it comes about by then.
+    async fn link(self: &Arc<Self>, by: Instant) -> Result<Arc<Link>, RedisStoreError> {
+        loop {
+            let mut attempt = match self.link_or_attempt()? {
+                Ready::Link(link) => return Ok(link),
+                Ready::Not(attempt) => attempt,
+            };
+            let finished = attempt.outcome.wait_for(Option::is_some);
+            if let Ok(Ok(outcome)) = timeout_at(by.min(attempt.over), finished).await
+                && let Some(outcome) = outcome.as_ref()
+            {
+                return outcome.clone();
+            }
+            // The time is over; or the task is gone with its runtime, and another is needed.
+            tokio::task::yield_now().await;
+            if Instant::now() >= by {
+                return Err(RedisStoreError::timed_out(
+                    false,
+                    format!("still connecting to {:?}", self.server),
+                ));
+            }
+        }
+    }
+
+    /// Starts to connect if nobody does.
+    fn link_or_attempt(self: &Arc<Self>) -> Result<Ready, RedisStoreError> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if let Some(link) = &state.link {
+            return Ok(Ready::Link(Arc::clone(link)));
+        }
+        if let Some(attempt) = &state.attempt
+            && now < attempt.over
+            && attempt.outcome.has_changed().is_ok()
+        {
+            return Ok(Ready::Not(attempt.clone()));
+        }
+        if let Some((until, error)) = &state.pause
+            && now < *until
+        {
+            return Err(error.clone());
+        }
+        let (sender, outcome) = watch::channel(None);
+        let attempt = Attempt {
+            outcome,
+            over: now + 2 * Server::CONNECT_TIMEOUT,
+        };
+        state.attempt = Some(attempt.clone());
+        tokio::spawn(Arc::clone(self).connect(sender));
+        Ok(Ready::Not(attempt))
+    }
+
+    async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
+        let outcome = self.server.connect().await.map(Link::new).map(Arc::new);
+        {
+            let mut state = self.lock();
+            // Another may have taken this one's place, if it was held up.
+            let current = state.attempt.as_ref();
+            if !current.is_some_and(|attempt| attempt.outcome.same_channel(&sender.subscribe())) {
+                return;
+            }
+            state.attempt = None;
+            match &outcome {
+                Ok(link) => state.link = Some(Arc::clone(link)),
+                Err(error) => state.fail(error.clone()),
+            }
+        }
+        sender.send_replace(Some(outcome));
+    }
+
+    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Ready {
+    Link(Arc<Link>),
+    Not(Attempt),
+}
+
+impl Link {
+    fn new(connection: MultiplexedConnection) -> Self {
+        Self {
+            connection,
+            timeouts: AtomicU32::new(0),
+            proven: AtomicBool::new(false),
+        }
+    }
+}
+
+impl State {
+    /// Counts a connection that was of no use, and lets the next one wait: twice as long each time,
+    /// and a random part less, so that many processes do not come back at the same moment.
+    fn fail(&mut self, error: RedisStoreError) {
+        let doublings = self.failures.min(10);
+        self.failures = self.failures.saturating_add(1);
+        let pause = (Own::SHORTEST_PAUSE * (1 << doublings)).min(Own::LONGEST_PAUSE);
+        let random = getrandom::u32().unwrap_or(0) % 512;
+        let pause = pause - pause * random / 1024;
+        self.pause = Some((Instant::now() + pause, error));
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)
+    }
+}

@@ -1,0 +1,68 @@
+//! The scripts, and how they are sent.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, Value};
+use tokio::time::Instant;
+
+use super::{connection::Connection, error::RedisStoreError};
+use crate::Key;
+
+/// One atomic step on one key.
+pub(super) struct Script {
+    text: &'static str,
+    /// What the server calls it by.
+    hash: String,
+}
+
+impl Script {
+    fn new(text: &'static str) -> Self {
+        let hash = redis::Script::new(text).get_hash().to_owned();
+        Self { text, hash }
+    }
+
+    /// Runs the script, by its hash if the server knows it.
+    ///
+    /// It is not loaded with `SCRIPT LOAD`, which some users may not run, and which leaves a gap
+    /// before the next command in which a `SCRIPT FLUSH` or another node can come between. `EVAL`
+    /// brings the text along, and the server remembers it.
+    pub(super) async fn run(
+        &self,
+        connection: &Connection,
+        key: &Key,
+        arguments: &[&str],
+        by: Instant,
+    ) -> Result<Value, RedisStoreError> {
+        let by_hash = self.command("EVALSHA", &self.hash, key, arguments);
+        match connection.send(&by_hash, by).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                let by_text = self.command("EVAL", self.text, key, arguments);
+                let reply = connection.send(&by_text, by).await;
+                reply.map_err(|later| later.after(&error))
+            }
+            reply => reply,
+        }
+    }
+
+    fn command(&self, name: &str, script: &str, key: &Key, arguments: &[&str]) -> Cmd {
+        let mut command = redis::cmd(name);
+        command.arg(script).arg(1).arg(key.as_str()).arg(arguments);
+        command
+    }
+}
+
+/// A script that starts with `entry.lua`.
+macro_rules! on_entry {
+    ($file:literal) => {
+        LazyLock::new(|| Script::new(concat!(include_str!("entry.lua"), include_str!($file))))
+    };
+}
+
+pub(super) static ACQUIRE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("acquire.lua")));
+pub(super) static TAKE_OVER: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("take_over.lua")));
+pub(super) static RENEW: LazyLock<Script> = on_entry!("renew.lua");
+pub(super) static COMPLETE: LazyLock<Script> = on_entry!("complete.lua");
+pub(super) static RELEASE: LazyLock<Script> = on_entry!("release.lua");
+pub(super) static FORGET: LazyLock<Script> = on_entry!("forget.lua");

@@ -1,0 +1,187 @@
+//! How `RedisStore` gets to its server, and what it says when it does not.
+
+mod support;
+
+use std::time::Duration;
+
+use tokio::{
+    net::TcpListener,
+    runtime::{self, Runtime},
+    time::Instant,
+};
+use tower_webhook_dedup::{LeaseStore, RedisStore, StoreError, StoreErrorKind};
+
+use self::support::{FakeRedis, Proxy, RedisServer, acquired, by, fresh, refused, until, works};
+
+fn open(server: &RedisServer) -> RedisStore {
+    RedisStore::open(&server.url()).unwrap()
+}
+
+/// R48.
+#[tokio::test]
+async fn a_wrong_password_is_a_clear_error_without_it() {
+    let server = RedisServer::with(&["--requirepass", "right"]);
+    let proxy = Proxy::before(&server).await;
+    let at = |login: &str| proxy.url().replace("redis://", &format!("redis://{login}"));
+
+    let store = RedisStore::open(&at("sesam:s3cr3t@")).unwrap();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    assert_eq!(error.code(), Some("WRONGPASS"));
+    for shown in [
+        format!("{store:?}"),
+        format!("{error}"),
+        format!("{error:?}"),
+    ] {
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+    let none = refused(&RedisStore::open(&proxy.url()).unwrap()).await;
+    assert_eq!(none.kind(), StoreErrorKind::Denied, "{none}");
+    assert_eq!(none.code(), Some("NOAUTH"));
+    acquired(&RedisStore::open(&at(":right@")).unwrap(), &fresh()).await;
+    acquired(&RedisStore::open(&at("default:right@")).unwrap(), &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_server_that_repeats_the_password_is_not_quoted() {
+    let fake =
+        FakeRedis::saying("-ERR unknown command 'AUTH', with args beginning with: 's3cr3t'").await;
+    let url = fake.url().replace("redis://", "redis://:s3cr3t@");
+    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    assert!(
+        !format!("{error} {error:?}").contains("s3cr3t"),
+        "{error:?}"
+    );
+}
+
+#[test]
+fn a_malformed_url_is_an_error_without_the_password() {
+    for url in [
+        "",
+        "s3cr3t",
+        "http://:s3cr3t@localhost",
+        "redis://",
+        "redis://:s3cr3t@",
+        "redis://:s3cr3t@localhost:port",
+        "redis://:s3cr3t@localhost/db",
+        "redis://:s3c#r3t@localhost",
+        "redis://localhost/?protocol=s3cr3t",
+        "rediss://:s3cr3t@localhost",
+    ] {
+        let error = RedisStore::open(url).expect_err(url);
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(!error.may_have_landed());
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("s3c"), "{shown}");
+    }
+    // No runtime is needed, and no server.
+    let store = RedisStore::open("redis://user:s3cr3t@localhost:1/5").unwrap();
+    let shown = format!("{store:?}");
+    assert!(
+        shown.contains("localhost:1/5") && !shown.contains("s3cr3t"),
+        "{shown}"
+    );
+}
+
+/// R48.
+#[tokio::test]
+async fn a_server_that_cannot_be_reached_is_an_error_in_time() {
+    // Nobody listens on a port that was just given back.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let store = RedisStore::open(&format!("redis://{closed}")).unwrap();
+    for _ in 0..3 {
+        let error = refused(&store).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(!error.may_have_landed());
+        assert!(error.to_string().contains(&closed.to_string()), "{error}");
+    }
+
+    let store = RedisStore::open("redis://no-such-host.invalid:6379").unwrap();
+    let error = refused(&store).await;
+    assert!(!error.may_have_landed(), "{error}");
+
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    proxy.black_hole();
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+    assert!(!error.may_have_landed(), "it was never sent");
+    // Many callers, one attempt.
+    assert_eq!(proxy.connections(), 1);
+    let error = store.inspect(&fresh(), by()).await.unwrap_err();
+    assert_eq!(
+        error.kind(),
+        StoreErrorKind::Unreachable,
+        "the attempt has a limit: {error}"
+    );
+}
+
+fn runtime() -> Runtime {
+    runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap()
+}
+
+#[test]
+fn another_runtime_goes_on_with_the_store() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    for _ in 0..3 {
+        runtime().block_on(acquired(&store, &fresh()));
+    }
+    // A runtime that ended while it was connecting.
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    let store = open(&server);
+    server.freeze();
+    let error = runtime().block_on(refused(&store));
+    assert!(!error.may_have_landed(), "{error}");
+    server.thaw();
+    let start = Instant::now();
+    runtime().block_on(acquired(&store, &fresh()));
+    let took = start.elapsed();
+    assert!(
+        took < Duration::from_secs(1),
+        "it waited for a task that is gone: {took:?}"
+    );
+}
+
+#[test]
+fn a_runtime_that_nobody_drives_holds_up_nobody_for_long() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    let asleep = runtime();
+    asleep.block_on(acquired(&store, &fresh()));
+    runtime().block_on(until("it works again", async || works(&store).await));
+    drop(asleep);
+}
+
+#[tokio::test]
+async fn a_given_manager_reconnects_under_the_call() {
+    let mut server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let store = RedisStore::new(client.get_connection_manager().await.unwrap());
+    acquired(&store, &fresh()).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    acquired(&store, &fresh()).await;
+    server.restart();
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_given_connection_that_broke_stays_broken() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let store = RedisStore::new(client.get_multiplexed_async_connection().await.unwrap());
+    acquired(&store, &fresh()).await;
+    server.freeze();
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+    server.thaw();
+    until("it works again", async || works(&store).await).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
+    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
+}

@@ -1,0 +1,374 @@
+//! What `RedisStore` does when the server or the network fails under it.
+
+mod support;
+
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::Instant};
+use tower_webhook_dedup::{
+    Acquire, Entry, LeaseStore, RedisStore, Release, StoreError, StoreErrorKind, Token,
+};
+
+use self::support::{
+    FAILED, FakeRedis, LEASE, Proxy, RedisServer, acquired, by, done, fresh, refused, until, works,
+};
+
+fn open(server: &RedisServer) -> RedisStore {
+    RedisStore::open(&server.url()).unwrap()
+}
+
+/// R2, R72.
+#[tokio::test]
+async fn a_lost_reply_to_an_acquire_is_no_duplicate() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    // The first on a new connection, and later ones.
+    for cut in 1..=3 {
+        proxy.cut_next_reply();
+        acquired(&store, &fresh()).await;
+        assert_eq!(proxy.cuts(), cut);
+    }
+}
+
+#[tokio::test]
+async fn a_lost_reply_to_any_other_step_does_no_harm() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    // The server learns the scripts: a refusal to run an unknown one is not what is to get lost.
+    let (key, token) = (fresh(), Token::random());
+    let acquire = || store.acquire(&key, token, LEASE, by());
+    let renew = || store.renew(&key, token, LEASE, by());
+    let release = || store.release(&key, token, FAILED, LEASE, by());
+    let done = done();
+    let complete = || store.complete(&key, token, &done, LEASE, by());
+    acquire().await.unwrap();
+    assert!(renew().await.unwrap() && release().await.unwrap());
+    acquire().await.unwrap();
+    assert!(complete().await.unwrap());
+    assert!(store.forget(&key, false, by()).await.unwrap());
+
+    assert_eq!(acquire().await.unwrap(), Acquire::Acquired { attempt: 1 });
+    proxy.cut_next_reply();
+    assert!(renew().await.unwrap());
+    proxy.cut_next_reply();
+    // Nothing is left to release the second time: the one answer that changes.
+    assert!(!release().await.unwrap());
+    proxy.cut_next_reply();
+    let failed = store.inspect(&key, by()).await.unwrap();
+    assert!(
+        matches!(failed, Some(Entry::Failed { attempts: 1, .. })),
+        "counted once: {failed:?}"
+    );
+
+    // SET finds the failure; it is the reply to the script that takes over that gets lost.
+    let mut watch = server.watch();
+    proxy.cut_reply_after(1);
+    assert_eq!(acquire().await.unwrap(), Acquire::Acquired { attempt: 2 });
+    assert_eq!(watch.commands(), ["SET", "EVALSHA", "EVALSHA"]);
+    proxy.cut_next_reply();
+    assert!(complete().await.unwrap());
+    proxy.cut_next_reply();
+    let duplicate = store.acquire(&key, Token::random(), LEASE, by()).await;
+    assert_eq!(duplicate.unwrap(), Acquire::Done(done.clone()));
+    assert_eq!(proxy.cuts(), 6);
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_again_and_again_may_have_landed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    proxy.cut_all_replies();
+    let (key, token) = (fresh(), Token::random());
+    let error = store.acquire(&key, token, LEASE, by()).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(error.may_have_landed());
+    assert_eq!(proxy.cuts(), 2, "one repeat, not more");
+    proxy.forward();
+    // The caller who comes back with its token finds its lease.
+    until("it works again", async || works(&store).await).await;
+    let found = store.acquire(&key, token, LEASE, by()).await.unwrap();
+    assert_eq!(found, Acquire::Acquired { attempt: 1 });
+}
+
+#[tokio::test]
+async fn what_landed_is_not_forgotten_when_the_repeat_is_not_sent() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    acquired(&store, &fresh()).await;
+    proxy.cut_last_reply();
+    let error = refused(&store).await;
+    assert!(error.to_string().contains("still connecting"), "{error}");
+    assert!(error.may_have_landed());
+    assert_eq!(server.number(&["DBSIZE"]), 2, "it did land");
+}
+
+/// R72.
+#[tokio::test]
+async fn a_connection_closed_while_idle_is_not_noticed() {
+    let server = RedisServer::with(&["--timeout", "1"]);
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    until("the server hung up", async || server.clients().is_empty()).await;
+    acquired(&store, &fresh()).await;
+
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_restarted_server_is_found_again() {
+    let mut server = RedisServer::start();
+    let store = open(&server);
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    server.kill();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+
+    server.restart();
+    until("it works again", async || works(&store).await).await;
+    assert!(
+        store.renew(&key, token, LEASE, by()).await.unwrap(),
+        "takes the lost lease again"
+    );
+    let entry = store.inspect(&key, by()).await.unwrap();
+    assert!(entry.is_some_and(|entry| entry.token() == token));
+}
+
+/// R47.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_to_a_frozen_server_end_in_time() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    server.freeze();
+    let mut callers = JoinSet::new();
+    for _ in 0..500 {
+        let store = store.clone();
+        callers.spawn(async move { refused(&store).await });
+    }
+    for error in callers.join_all().await {
+        assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+        assert!(error.may_have_landed(), "{error}");
+    }
+    // A new connection is being made by now, and no command was sent.
+    let error = refused(&store).await;
+    assert!(!error.may_have_landed(), "{error}");
+    server.thaw();
+    until("it works again", async || works(&store).await).await;
+    acquired(&store, &fresh()).await;
+}
+
+#[tokio::test]
+async fn a_connection_that_stopped_answering_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    acquired(&store, &fresh()).await;
+    // The old connection stays dumb, while a new one would be fine.
+    proxy.black_hole();
+    for _ in 0..3 {
+        assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+        assert_eq!(proxy.connections(), 1);
+    }
+    proxy.forward();
+    acquired(&store, &fresh()).await;
+    assert_eq!(proxy.connections(), 2);
+}
+
+/// R45.
+#[tokio::test]
+async fn a_full_server_refuses_and_still_releases() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    let (key, second) = (fresh(), fresh());
+    let token = acquired(&store, &key).await;
+    let other = acquired(&store, &second).await;
+    let clients = server.clients();
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]);
+
+    let error = store
+        .acquire(&fresh(), Token::random(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutOfMemory, "{error}");
+    assert!(
+        !error.may_have_landed() && error.to_string().contains("OOM"),
+        "{error}"
+    );
+    let error = store
+        .complete(&key, token, &done(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::OutOfMemory, "{error}");
+
+    assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
+    assert!(
+        store
+            .release(&key, token, FAILED, LEASE, by())
+            .await
+            .unwrap()
+    );
+    assert_eq!(
+        store.inspect(&key, by()).await.unwrap(),
+        None,
+        "without the count"
+    );
+    assert!(
+        !store
+            .release(&second, token, FAILED, LEASE, by())
+            .await
+            .unwrap()
+    );
+    assert!(
+        store
+            .release(&second, other, Release::Abandoned, LEASE, by())
+            .await
+            .unwrap()
+    );
+
+    let same = server.clients().len() == 1 && clients.len() == 1;
+    assert!(
+        same,
+        "no new connection: {clients:?}, {:?}",
+        server.clients()
+    );
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    acquired(&store, &key).await;
+}
+
+/// R13: an address leads to another server, and the old one became a replica.
+#[tokio::test]
+async fn a_connection_to_a_replica_is_replaced() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = Proxy::before(&old).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    acquired(&store, &fresh()).await;
+    old.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    proxy.lead_to(&new);
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert_eq!(error.code(), Some("READONLY"));
+    assert!(!error.may_have_landed());
+    acquired(&store, &fresh()).await;
+    assert_eq!(new.number(&["DBSIZE"]), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_stays_a_replica_is_not_stormed() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = RedisStore::open(&proxy.url()).unwrap();
+    server.command(&["REPLICAOF", "127.0.0.1", "1"]);
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(1) {
+        assert_eq!(refused(&store).await.kind(), StoreErrorKind::ReadOnly);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    assert!(
+        proxy.connections() <= 8,
+        "{} connections",
+        proxy.connections()
+    );
+    server.command(&["REPLICAOF", "NO", "ONE"]);
+    until("it takes writes", async || {
+        store
+            .acquire(&fresh(), Token::random(), LEASE, by())
+            .await
+            .is_ok()
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn errors_of_the_server_are_sorted() {
+    use StoreErrorKind::{BadReply, Denied, OutOfMemory, ReadOnly, Unreachable};
+    for (line, kind) in [
+        (
+            "-LOADING Redis is loading the dataset in memory",
+            Unreachable,
+        ),
+        ("-MASTERDOWN Link with MASTER is down", Unreachable),
+        ("-CLUSTERDOWN The cluster is down", Unreachable),
+        (
+            "-TRYAGAIN Multiple keys request during rehashing of slot",
+            Unreachable,
+        ),
+        ("-BUSY Redis is busy running a script", Unreachable),
+        (
+            "-READONLY You can't write against a read only replica.",
+            ReadOnly,
+        ),
+        ("-NOREPLICAS Not enough good replicas to write.", ReadOnly),
+        (
+            "-OOM command not allowed when used memory > 'maxmemory'.",
+            OutOfMemory,
+        ),
+        (
+            "-MISCONF Redis is configured to save RDB snapshots",
+            OutOfMemory,
+        ),
+        ("-NOAUTH Authentication required.", Denied),
+        ("-NOPERM this user has no permissions", Denied),
+        ("-MOVED 866 127.0.0.1:7001", BadReply),
+        (
+            "-ERR Error running script (call to f_1): @user_script:9: -OOM command not allowed",
+            OutOfMemory,
+        ),
+        ("-ERR something new", BadReply),
+        ("+OK", BadReply),
+        (":1", BadReply),
+        ("*0", BadReply),
+    ] {
+        let fake = FakeRedis::saying(line).await;
+        let store = RedisStore::open(&fake.url()).unwrap();
+        let error = refused(&store).await;
+        assert_eq!(error.kind(), kind, "{line}: {error}");
+        let refusal = line.strip_prefix('-');
+        assert_eq!(
+            error.may_have_landed(),
+            refusal.is_none(),
+            "{line}: {error}"
+        );
+        assert!(
+            error.to_string().contains(refusal.unwrap_or_default()),
+            "{error}"
+        );
+        assert_eq!(fake.commands().len(), 1, "{line}: not repeated");
+    }
+}
+
+#[tokio::test]
+async fn a_reply_that_is_no_protocol_is_an_error() {
+    let fake = FakeRedis::saying("HTTP/1.1 400 Bad Request").await;
+    let error = refused(&RedisStore::open(&fake.url()).unwrap()).await;
+    assert_eq!(error.kind(), StoreErrorKind::BadReply, "{error}");
+    assert!(error.may_have_landed());
+}
+
+#[tokio::test]
+async fn a_user_without_scripts_is_denied() {
+    let server = RedisServer::start();
+    server.command(&[
+        "ACL", "SETUSER", "w", "on", ">p", "~*", "-@all", "+set", "+get",
+    ]);
+    let store = RedisStore::open(&format!("{}?user=w&pass=p", server.url())).unwrap();
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    let error = store
+        .release(&key, token, FAILED, LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    // Without the commands that the script runs.
+    server.command(&["ACL", "SETUSER", "w", "+eval", "+evalsha"]);
+    let error = store
+        .release(&key, token, Release::Abandoned, LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+}

@@ -1,0 +1,90 @@
+//! What tests run against: real servers, and things that go wrong between them and us.
+
+#![allow(dead_code, unused_imports, reason = "no test uses all of it")]
+
+mod fake_redis;
+mod proxy;
+mod redis_server;
+mod watch;
+
+use std::{future::Future, time::Duration};
+
+use tokio::time::Instant;
+use tower_webhook_dedup::{Acquire, Key, LeaseStore, Record, Release, Token};
+
+pub(crate) use self::{
+    fake_redis::FakeRedis, proxy::Proxy, redis_server::RedisServer, watch::Watch,
+};
+
+/// How long a condition may take to come true on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Waits until the condition holds.
+#[track_caller]
+pub(crate) fn until<F: Future<Output = bool>>(
+    what: &str,
+    condition: impl FnMut() -> F,
+) -> impl Future<Output = ()> {
+    let caller = std::panic::Location::caller();
+    let mut condition = condition;
+    async move {
+        let end = Instant::now() + PATIENCE;
+        while !condition().await {
+            assert!(
+                Instant::now() < end,
+                "{caller}: waited in vain until {what}"
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+/// How long leases last where it does not matter.
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+pub(crate) const FAILED: Release = Release::Failed { status: Some(500) };
+
+/// A deadline that a server in order does not need.
+pub(crate) fn by() -> Instant {
+    Instant::now() + Duration::from_secs(10)
+}
+
+pub(crate) fn done() -> Record {
+    Record::new(Some(200), None)
+}
+
+/// A key that nobody used yet.
+pub(crate) fn fresh() -> Key {
+    Key::new("test", &Token::random().to_string())
+}
+
+/// Acquires the key, and expects to get it.
+pub(crate) async fn acquired(store: &impl LeaseStore, key: &Key) -> Token {
+    let token = Token::random();
+    let acquired = store.acquire(key, token, LEASE, by()).await.unwrap();
+    assert!(matches!(acquired, Acquire::Acquired { .. }), "{acquired:?}");
+    token
+}
+
+/// The deadline of calls that may miss it.
+const SOON: Duration = Duration::from_millis(300);
+
+/// How late an answer may be on a busy machine.
+const SLACK: Duration = Duration::from_millis(700);
+
+/// Acquires with a short deadline, and expects an error not much later.
+pub(crate) async fn refused<St: LeaseStore>(store: &St) -> St::Error {
+    let start = Instant::now();
+    let key = fresh();
+    let acquired = store.acquire(&key, Token::random(), LEASE, start + SOON);
+    let error = acquired.await.expect_err("nobody can have answered");
+    let took = start.elapsed();
+    assert!(took < SOON + SLACK, "{error}, after {took:?}");
+    error
+}
+
+/// Whether the store can be reached.
+pub(crate) async fn works(store: &impl LeaseStore) -> bool {
+    let deadline = Instant::now() + SOON;
+    store.inspect(&fresh(), deadline).await.is_ok()
+}
