@@ -163,13 +163,11 @@ impl<St: LeaseStore> Lease<St> {
         self.beat.end();
         self.ending = Ending::Release(release);
         let released = self.dedup.call_release(&self.key, self.token, release);
-        match released.await {
-            // `Drop` hands it to the background.
-            Err(_) => return,
-            Ok(false) if self.confirmed => self.beat.lose(),
-            Ok(_) => {}
+        // Where the token did not hold it any more, there is nothing left to give up. A failed
+        // call is handed to the background by `Drop`.
+        if released.await.is_ok() {
+            self.ending = Ending::Over;
         }
-        self.ending = Ending::Over;
     }
 
     fn emit(&self, event: &DedupEvent) {
