@@ -174,8 +174,9 @@ impl<St: LeaseStore> Lease<St> {
         self.dedup.settings.emit(event);
     }
 
-    pub(crate) fn beat(&self) -> &Arc<Beat> {
-        &self.beat
+    /// What renews the lease; nothing does where it is not confirmed.
+    pub(crate) fn beat(&self) -> Option<&Arc<Beat>> {
+        self.confirmed.then_some(&self.beat)
     }
 }
 
