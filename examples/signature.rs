@@ -13,12 +13,11 @@ use axum::{
     error_handling::HandleErrorLayer,
     extract::Request,
     http::StatusCode,
-    middleware::map_request,
     routing::post,
 };
-use http_body_util::Limited;
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
+use tower_http::limit::RequestBodyLimitLayer;
 use tower_webhook_dedup::{DrainHandle, EventId, LeaseStore, MemoryStore, WebhookDedupLayer};
 use webhook_verify::{Provider, Secret, tower::VerifyLayer};
 
@@ -55,7 +54,7 @@ pub(crate) fn app(store: impl LeaseStore, secret: String) -> (Router, DrainHandl
     let drain = dedup.drain_handle();
 
     let verify = ServiceBuilder::new()
-        .layer(map_request(limit))
+        .layer(RequestBodyLimitLayer::new(MAX_BODY))
         .layer(HandleErrorLayer::new(unreadable))
         .layer(VerifyLayer::new(
             Provider::StandardWebhooks,
@@ -69,10 +68,6 @@ pub(crate) fn app(store: impl LeaseStore, secret: String) -> (Router, DrainHandl
         .layer(dedup)
         .layer(verify);
     (app, drain)
-}
-
-async fn limit(request: Request) -> Request {
-    request.map(|body| Body::new(Limited::new(body, MAX_BODY)))
 }
 
 async fn unreadable(_: BoxError) -> StatusCode {

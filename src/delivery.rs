@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{BodyHash, Key, engine::Beat, future::Call};
+use crate::{BodyHash, Key, Lease, LeaseStore, engine::Beat, future::Call};
 
 /// The delivery that a handler is running, in the extensions of its request.
 ///
@@ -31,12 +31,13 @@ struct Inner {
 }
 
 impl Delivery {
-    pub(crate) fn new(
+    pub(crate) fn new<St: LeaseStore>(
         identity: Identity,
-        attempt: u32,
-        beat: Option<Arc<Beat>>,
+        lease: Option<&Lease<St>>,
         call: Option<Arc<Call>>,
     ) -> Self {
+        let attempt = lease.map_or(1, Lease::attempt);
+        let beat = lease.and_then(Lease::beat).cloned();
         Self(Arc::new(Inner {
             identity,
             attempt,

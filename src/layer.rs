@@ -10,8 +10,8 @@ use crate::{
     Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore, Limits,
     MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
     engine::checked,
+    guard::Guard,
     rules::{Namespace, Rules},
-    service::Guard,
 };
 
 /// Layer that runs each webhook event once.

@@ -1,7 +1,6 @@
 //! The flow of one request, top to bottom.
 
 use std::{
-    future::poll_fn,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll},
     time::Duration,
@@ -13,14 +12,14 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::{
-    AfterWait, Dedup, DedupEvent, Delivery, Error, InFlight, Key, LeaseStore, MissingId, NoId,
+    AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Lease, LeaseStore, MissingId, NoId,
     Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
     delivery::Identity,
-    engine::{Begun, Candidate, Claim, Lease, NotStoodBy, Waited},
+    engine::{Candidate, Claim, NotStoodBy, Waited},
     future::{Call, ResponseFuture},
-    reply,
-    rules::Rules,
+    guard::Guard,
+    inner::{Answer, Inner, InnerAnswer, oneshot},
 };
 
 /// When the sender may come again after the store failed.
@@ -34,13 +33,6 @@ const SOON: Duration = Duration::from_secs(1);
 pub struct WebhookDedup<S, St: LeaseStore> {
     inner: S,
     guard: Arc<Guard<St>>,
-}
-
-/// What all requests through one layer share.
-#[derive(Debug)]
-pub(crate) struct Guard<St: LeaseStore> {
-    pub(crate) dedup: Dedup<St>,
-    pub(crate) rules: Rules,
 }
 
 impl<S, St: LeaseStore> WebhookDedup<S, St> {
@@ -88,39 +80,6 @@ where
         ResponseFuture::new(call, flow.answer(request))
     }
 }
-
-/// The inner service, and what is asked of it.
-trait Inner<B>:
-    Service<
-        Request<RequestBody<B>>,
-        Response = Response<Self::Body>,
-        Error: Send + 'static,
-        Future: Send + 'static,
-    > + Clone
-    + Send
-    + 'static
-{
-    type Body: Send + 'static;
-}
-
-impl<S, B, R: Send + 'static> Inner<B> for S
-where
-    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
-    S::Error: Send + 'static,
-    S::Future: Send + 'static,
-{
-    type Body = R;
-}
-
-/// The answer to the sender.
-type Answer<S, B> = Result<
-    Response<ResponseBody<<S as Inner<B>>::Body>>,
-    <S as Service<Request<RequestBody<B>>>>::Error,
->;
-
-/// The answer of the inner service; `None`: it took too long.
-type InnerAnswer<S, B> =
-    Result<Option<Response<<S as Inner<B>>::Body>>, <S as Service<Request<RequestBody<B>>>>::Error>;
 
 /// One request on its way.
 struct Flow<S, St: LeaseStore> {
@@ -198,8 +157,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let outcome = Outcome::Run {
             attempt: lease.attempt(),
         };
-        let (answer, _) = self.run(request, identity, Some(lease), true).await;
-        Ok(guard.inner(answer?, outcome))
+        let (answer, _) = self.run(request, identity, Some(lease)).await;
+        Ok(guard.inner(answer.transpose()?, outcome))
     }
 
     /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
@@ -255,60 +214,35 @@ impl<S, St: LeaseStore> Flow<S, St> {
             let retry_after = SOON;
             return Ok(guard.refuse(Refusal::StoreFailed { error, retry_after }));
         }
-        let (answer, _) = self
-            .run(request, identity, claim.unconfirmed(), false)
-            .await;
-        Ok(guard.inner(
-            answer?,
-            Outcome::Unprotected(Unprotected::StoreFailed(error)),
-        ))
+        let (answer, _) = self.run(request, identity, claim.unconfirmed()).await;
+        let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
+        Ok(guard.inner(answer.transpose()?, outcome))
     }
 
-    /// Runs the handler and ends the lease by how it went. Tells, too, whether it completed the
-    /// event.
+    /// Runs the handler, and ends the lease by how that went. Tells, too, whether the event is
+    /// completed by it.
     async fn run<B>(
         self,
         request: Buffered,
         identity: Identity,
         lease: Option<Lease<St>>,
-        protected: bool,
     ) -> (InnerAnswer<S, B>, bool)
     where
         S: Inner<B>,
     {
-        let Self { inner, guard, call } = self;
-        let (hash, key, size) = (identity.body_hash, identity.key.clone(), request.size());
-        let attempt = lease.as_ref().map_or(1, Lease::attempt);
-        let beat = lease
-            .as_ref()
-            .filter(|_| protected)
-            .map(|lease| lease.beat().clone());
-        let delivery = Delivery::new(identity, attempt, beat, call.clone());
-        let request = request.into_request(Some(delivery));
-
-        // While the handler runs, a sender that hangs up does not end it.
-        let limit = guard.dedup.settings().run_limit;
-        call.iter()
-            .for_each(|call| call.run_begins(key.clone(), size));
-        let answer = timeout(limit, oneshot(inner, request)).await;
-        call.iter().for_each(|call| call.run_ends());
-
-        let Ok(answer) = answer else {
+        let (guard, hash) = (self.guard.clone(), identity.body_hash);
+        let Some(answer) = self.drive(request, identity, lease.as_ref()).await else {
             if let Some(lease) = lease {
                 lease.overran().await;
             }
-            return (Ok(None), false);
+            return (None, false);
         };
         let (answer, status, completed) = match answer {
             Ok(response) => {
                 let (parts, body) = response.into_parts();
-                let completed = (guard.rules.completed_when)(&parts);
-                let status = parts.status.as_u16();
-                (
-                    Ok(Some(Response::from_parts(parts, body))),
-                    Some(status),
-                    completed,
-                )
+                let (status, completed) = (parts.status, (guard.rules.completed_when)(&parts));
+                let response = Response::from_parts(parts, body);
+                (Ok(response), Some(status.as_u16()), completed)
             }
             Err(error) => (Err(error), None, false),
         };
@@ -317,7 +251,32 @@ impl<S, St: LeaseStore> Flow<S, St> {
             Some(lease) => lease.release(Release::Failed { status }).await,
             None => {}
         }
-        (answer, completed)
+        (Some(answer), completed)
+    }
+
+    /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
+    /// end the request.
+    async fn drive<B>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        lease: Option<&Lease<St>>,
+    ) -> InnerAnswer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let Self { inner, guard, call } = self;
+        let (key, size) = (identity.key.clone(), request.size());
+        let delivery = Delivery::new(identity, lease, call.clone());
+        let request = request.into_request(Some(delivery));
+        if let Some(call) = &call {
+            call.run_begins(key, size);
+        }
+        let answer = timeout(guard.dedup.settings().run_limit, oneshot(inner, request)).await;
+        if let Some(call) = &call {
+            call.run_ends();
+        }
+        answer.ok()
     }
 
     /// The request as a standby keeps it, and runs it.
@@ -338,65 +297,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
                     call: None,
                 };
                 let (request, identity) = (request.clone(), identity.clone());
-                Box::pin(async move { flow.run(request, identity, Some(lease), true).await.1 })
+                Box::pin(async move { flow.run(request, identity, Some(lease)).await.1 })
             }),
         }
     }
-}
-
-/// The answers.
-impl<St: LeaseStore> Guard<St> {
-    fn inner<R>(&self, answer: Option<Response<R>>, outcome: Outcome) -> Response<ResponseBody<R>> {
-        let response = match answer {
-            Some(response) => response.map(ResponseBody::inner),
-            None => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
-        };
-        self.rules.mark(response, outcome)
-    }
-
-    fn duplicate<R>(&self, identity: &Identity, record: Record) -> Response<ResponseBody<R>> {
-        self.dedup.settings().emit(&DedupEvent::Duplicate {
-            key: identity.key.clone(),
-        });
-        self.success(Outcome::Duplicate {
-            record,
-            by_body: identity.by_body,
-        })
-    }
-
-    fn stood_by<R>(&self, key: Key) -> Response<ResponseBody<R>> {
-        self.dedup.settings().emit(&DedupEvent::StoodBy { key });
-        self.success(Outcome::Standby)
-    }
-
-    fn success<R>(&self, outcome: Outcome) -> Response<ResponseBody<R>> {
-        let response = reply::own(reply::success(&self.rules.duplicate, &outcome));
-        self.rules.mark(response, outcome)
-    }
-
-    fn in_flight<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
-        self.refused(refusal, Outcome::InFlight)
-    }
-
-    fn refuse<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
-        self.refused(refusal, Outcome::Refused)
-    }
-
-    fn refused<R>(
-        &self,
-        refusal: Refusal,
-        outcome: fn(Refusal) -> Outcome,
-    ) -> Response<ResponseBody<R>> {
-        self.dedup.settings().emit(&DedupEvent::Refused {
-            refusal: refusal.clone(),
-        });
-        let response = reply::own((self.rules.refuse_with)(&refusal));
-        self.rules.mark(response, outcome(refusal))
-    }
-}
-
-/// Waits until the service is ready, and calls it. It is this request's own clone.
-async fn oneshot<S: Service<Q>, Q>(mut service: S, request: Q) -> Result<S::Response, S::Error> {
-    poll_fn(|cx| service.poll_ready(cx)).await?;
-    service.call(request).await
 }

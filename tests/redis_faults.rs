@@ -164,6 +164,20 @@ async fn calls_to_a_frozen_server_end_in_time() {
 }
 
 #[tokio::test]
+async fn a_late_reply_counts_if_the_deadline_is_later() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    server.freeze();
+    let call = tokio::spawn(async move { acquired(&store, &fresh()).await });
+    // Longer than the client's own limit of 500 ms, and the repeat's.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    assert!(!call.is_finished());
+    server.thaw();
+    call.await.unwrap();
+}
+
+#[tokio::test]
 async fn a_connection_that_stopped_answering_is_replaced() {
     let server = RedisServer::start();
     let proxy = Proxy::before(&server).await;

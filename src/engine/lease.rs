@@ -163,21 +163,20 @@ impl<St: LeaseStore> Lease<St> {
         self.beat.end();
         self.ending = Ending::Release(release);
         let released = self.dedup.call_release(&self.key, self.token, release);
-        match released.await {
-            // `Drop` hands it to the background.
-            Err(_) => return,
-            Ok(false) if self.confirmed => self.beat.lose(),
-            Ok(_) => {}
+        // Where the token did not hold it any more, there is nothing left to give up. A failed
+        // call is handed to the background by `Drop`.
+        if released.await.is_ok() {
+            self.ending = Ending::Over;
         }
-        self.ending = Ending::Over;
     }
 
     fn emit(&self, event: &DedupEvent) {
         self.dedup.settings.emit(event);
     }
 
-    pub(crate) fn beat(&self) -> &Arc<Beat> {
-        &self.beat
+    /// What renews the lease; nothing does where it is not confirmed.
+    pub(crate) fn beat(&self) -> Option<&Arc<Beat>> {
+        self.confirmed.then_some(&self.beat)
     }
 }
 

@@ -139,7 +139,8 @@ impl fmt::Display for Entry {
                 lease,
                 attempt,
             } => {
-                let (since, lease) = (to_millis(*since), lease.as_millis());
+                let lease = u64::try_from(lease.as_millis()).unwrap_or(u64::MAX);
+                let since = to_millis(*since);
                 write!(f, "v1 running {token} {since} {lease} {attempt}")
             }
             Self::Failed {

@@ -1,0 +1,73 @@
+//! What all requests through one layer share, and the answers that they get from it.
+
+use http::Response;
+
+use crate::{
+    Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, delivery::Identity,
+    reply, rules::Rules,
+};
+
+/// The engine, and the rules of the HTTP side.
+#[derive(Debug)]
+pub(crate) struct Guard<St: LeaseStore> {
+    pub(crate) dedup: Dedup<St>,
+    pub(crate) rules: Rules,
+}
+
+impl<St: LeaseStore> Guard<St> {
+    pub(crate) fn inner<R>(
+        &self,
+        answer: Option<Response<R>>,
+        outcome: Outcome,
+    ) -> Response<ResponseBody<R>> {
+        let response = match answer {
+            Some(response) => response.map(ResponseBody::inner),
+            None => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+        };
+        self.rules.mark(response, outcome)
+    }
+
+    pub(crate) fn duplicate<R>(
+        &self,
+        identity: &Identity,
+        record: Record,
+    ) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::Duplicate {
+            key: identity.key.clone(),
+        });
+        self.success(Outcome::Duplicate {
+            record,
+            by_body: identity.by_body,
+        })
+    }
+
+    pub(crate) fn stood_by<R>(&self, key: Key) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::StoodBy { key });
+        self.success(Outcome::Standby)
+    }
+
+    fn success<R>(&self, outcome: Outcome) -> Response<ResponseBody<R>> {
+        let response = reply::own(reply::success(&self.rules.duplicate, &outcome));
+        self.rules.mark(response, outcome)
+    }
+
+    pub(crate) fn in_flight<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+        self.refused(refusal, Outcome::InFlight)
+    }
+
+    pub(crate) fn refuse<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+        self.refused(refusal, Outcome::Refused)
+    }
+
+    fn refused<R>(
+        &self,
+        refusal: Refusal,
+        outcome: fn(Refusal) -> Outcome,
+    ) -> Response<ResponseBody<R>> {
+        self.dedup.settings().emit(&DedupEvent::Refused {
+            refusal: refusal.clone(),
+        });
+        let response = reply::own((self.rules.refuse_with)(&refusal));
+        self.rules.mark(response, outcome(refusal))
+    }
+}

@@ -1,0 +1,50 @@
+//! The inner service, and what is asked of it.
+
+use std::future::poll_fn;
+
+use http::{Request, Response};
+use tower_service::Service;
+
+use crate::{RequestBody, ResponseBody};
+
+/// A service that takes the layer's requests; any that is one is one of these.
+pub(crate) trait Inner<B>:
+    Service<
+        Request<RequestBody<B>>,
+        Response = Response<Self::Body>,
+        Error: Send + 'static,
+        Future: Send + 'static,
+    > + Clone
+    + Send
+    + 'static
+{
+    type Body: Send + 'static;
+}
+
+impl<S, B, R: Send + 'static> Inner<B> for S
+where
+    S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
+    S::Error: Send + 'static,
+    S::Future: Send + 'static,
+{
+    type Body = R;
+}
+
+/// The answer to the sender.
+pub(crate) type Answer<S, B> = Result<
+    Response<ResponseBody<<S as Inner<B>>::Body>>,
+    <S as Service<Request<RequestBody<B>>>>::Error,
+>;
+
+/// The answer of the inner service; `None`: it took too long.
+pub(crate) type InnerAnswer<S, B> =
+    Option<Result<Response<<S as Inner<B>>::Body>, <S as Service<Request<RequestBody<B>>>>::Error>>;
+
+/// Waits until the service is ready, and calls it. It is this request's own clone.
+pub(crate) async fn oneshot<S: Service<Q>, Q>(
+    mut service: S,
+    request: Q,
+) -> Result<S::Response, S::Error> {
+    poll_fn(|cx| service.poll_ready(cx)).await?;
+    service.call(request).await
+}

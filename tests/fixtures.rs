@@ -1,0 +1,330 @@
+//! Requests of real providers go through the layer byte for byte, and their ids are read.
+
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use tower::{Layer, ServiceExt, service_fn};
+use tower_webhook_dedup::{
+    BodyHash, Delivery, EventId, KeyBy, MemoryStore, MissingId, RequestBody, WebhookDedupLayer,
+};
+
+/// One row of the manifest, and its files.
+#[derive(Clone, Debug)]
+struct Fixture {
+    name: String,
+    source: String,
+    value: String,
+    same_as: String,
+    sha256: String,
+    note: String,
+    headers: HeaderMap,
+    body: Bytes,
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/providers")
+}
+
+fn fixtures() -> Vec<Fixture> {
+    let manifest = fs::read_to_string(folder().join("MANIFEST.tsv")).unwrap();
+    let fixtures: Vec<_> = manifest.lines().skip(1).map(fixture).collect();
+    assert_eq!(fixtures.len(), 50);
+    fixtures
+}
+
+fn fixture(row: &str) -> Fixture {
+    let [name, file, source, value, same_as, _, sha256, note] =
+        <[&str; 8]>::try_from(row.split('\t').collect::<Vec<_>>()).unwrap();
+    let headers = fs::read_to_string(folder().join(format!("{name}.headers"))).unwrap();
+    let headers = headers.lines().filter(|line| !line.is_empty()).map(|line| {
+        let (name, value) = line.split_once(": ").unwrap();
+        (
+            name.parse::<HeaderName>().unwrap(),
+            value.parse::<HeaderValue>().unwrap(),
+        )
+    });
+    Fixture {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        value: value.to_owned(),
+        same_as: same_as.to_owned(),
+        sha256: sha256.to_owned(),
+        note: note.to_owned(),
+        headers: headers.collect(),
+        body: fs::read(folder().join(file)).unwrap().into(),
+    }
+}
+
+impl Fixture {
+    fn request<B>(&self, body: B) -> Request<B> {
+        let mut request = Request::post("/hooks/provider").body(body).unwrap();
+        *request.headers_mut() = self.headers.clone();
+        request
+    }
+
+    /// Where the manifest says that the id is; `None` where it says that there is none, or many.
+    fn event_id(&self) -> Option<EventId> {
+        let (kind, place) = self.source.split_once(':').unwrap_or((&self.source, ""));
+        match (kind, place) {
+            ("body", pointer) => Some(EventId::pointer(pointer)),
+            ("header", name) => Some(EventId::header(name)),
+            ("composite", "eventCode+pspReference") => {
+                let item = "/notificationItems/0/NotificationRequestItem";
+                let field = |name| EventId::pointer(&format!("{item}/{name}"));
+                Some(field("eventCode").and(field("pspReference")))
+            }
+            ("composite", "body:/source+/id") => {
+                Some(EventId::pointer("/source").and(EventId::pointer("/id")))
+            }
+            ("composite", "event+event_ts+payload.object.uuid") => Some(
+                EventId::pointer("/event")
+                    .and(EventId::pointer("/event_ts"))
+                    .and(EventId::pointer("/payload/object/uuid")),
+            ),
+            ("array", _) | ("none", "") => None,
+            other => panic!("{}: {other:?}", self.name),
+        }
+    }
+
+    /// The id, without what the manifest says about it.
+    fn id(&self) -> &str {
+        self.value.split(" (").next().unwrap()
+    }
+}
+
+/// What the handler got.
+#[derive(Clone)]
+struct Got {
+    headers: HeaderMap,
+    body: Bytes,
+    delivery: Option<Delivery>,
+}
+
+/// The answer's outcome, and what the handler got, if it ran.
+async fn send<B>(
+    layer: &WebhookDedupLayer<MemoryStore>,
+    request: Request<B>,
+) -> (String, StatusCode, Option<Got>)
+where
+    B: http_body::Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
+    let handler = service_fn(|request: Request<RequestBody<B>>| async move {
+        let (mut parts, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let got = Got {
+            headers: parts.headers,
+            body,
+            delivery: parts.extensions.remove(),
+        };
+        let mut response = Response::new(Full::<Bytes>::default());
+        response.extensions_mut().insert(got);
+        Ok::<_, Infallible>(response)
+    });
+    let response = layer.layer(handler).oneshot(request).await.unwrap();
+    let outcome = response.headers()["webhook-dedup"].to_str().unwrap();
+    let got = response.extensions().get::<Got>().cloned();
+    (outcome.to_owned(), response.status(), got)
+}
+
+/// The body in small frames.
+fn in_frames(body: &Bytes) -> UnsyncBoxBody<Bytes, Infallible> {
+    let frames: Vec<_> = body
+        .chunks(7)
+        .map(|piece| Ok(Frame::data(Bytes::copy_from_slice(piece))))
+        .collect();
+    StreamBody::new(stream::iter(frames)).boxed_unsync()
+}
+
+fn layer(event_id: EventId) -> WebhookDedupLayer<MemoryStore> {
+    WebhookDedupLayer::new(MemoryStore::new(), event_id)
+}
+
+// R27, R41
+#[tokio::test(start_paused = true)]
+async fn handlers_get_every_body_and_header_as_they_were_sent() {
+    for fixture in fixtures() {
+        let name = &fixture.name;
+        assert_eq!(BodyHash::of(&fixture.body).to_string(), fixture.sha256);
+        let event_id = || fixture.event_id().unwrap_or(EventId::pointer("/id"));
+        let layer = || layer(event_id()).missing_id(MissingId::Forward);
+        let whole = fixture.request(Full::new(fixture.body.clone()));
+        let (_, _, whole) = send(&layer(), whole).await;
+        let pieces = fixture.request(in_frames(&fixture.body));
+        let (_, _, pieces) = send(&layer(), pieces).await;
+        for got in [whole, pieces] {
+            let got = got.unwrap();
+            assert_eq!(got.body, fixture.body, "{name}");
+            assert_eq!(got.headers, fixture.headers, "{name}");
+            if let Some(delivery) = got.delivery {
+                assert_eq!(delivery.body_hash().to_string(), fixture.sha256, "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ids_are_read_where_the_manifest_says() {
+    let mut read = 0;
+    for fixture in fixtures() {
+        let Some(event_id) = fixture.event_id() else {
+            continue;
+        };
+        for key_by in [KeyBy::IdAndBody, KeyBy::Id] {
+            let layer = layer(event_id.clone()).key_by(key_by);
+            let request = fixture.request(Full::new(fixture.body.clone()));
+            let (outcome, _, got) = send(&layer, request).await;
+            assert_eq!(outcome, "run", "{}", fixture.name);
+            let delivery = got.unwrap().delivery.unwrap();
+            assert_eq!(delivery.event_id(), fixture.id(), "{}", fixture.name);
+        }
+        read += 1;
+    }
+    assert_eq!(read, 32);
+}
+
+// R6, R29, R40
+#[tokio::test(start_paused = true)]
+async fn batches_and_requests_without_an_id_are_refused_or_forwarded_each_time() {
+    let mut seen = 0;
+    for fixture in fixtures() {
+        if fixture.event_id().is_some() {
+            continue;
+        }
+        for pointer in ["/id", "/event_id", "/data/id", "/entry/id"] {
+            let request = || fixture.request(Full::new(fixture.body.clone()));
+            let name = &fixture.name;
+            // A ping is an interaction like others, and has the id of one.
+            if (name.as_str(), pointer) == ("discord_ping", "/id") {
+                continue;
+            }
+            let store = MemoryStore::new();
+            let refusing = WebhookDedupLayer::new(store.clone(), EventId::pointer(pointer));
+            let (outcome, status, got) = send(&refusing, request()).await;
+            assert_eq!(
+                (outcome.as_str(), status.as_u16()),
+                ("refused", 400),
+                "{name}"
+            );
+            assert!(got.is_none(), "{name}");
+            let forwarding = refusing.missing_id(MissingId::Forward);
+            for _ in 0..2 {
+                let (outcome, _, got) = send(&forwarding, request()).await;
+                assert_eq!(outcome, "unprotected", "{name}");
+                assert!(got.unwrap().delivery.is_none(), "{name}");
+            }
+            assert!(store.is_empty(), "{name}");
+        }
+        seen += 1;
+    }
+    assert_eq!(seen, 18);
+}
+
+// R24
+#[tokio::test(start_paused = true)]
+async fn retries_are_duplicates_by_id_and_by_body_where_that_is_the_same() {
+    let all = fixtures();
+    let by_name: HashMap<_, _> = all.iter().map(|f| (f.name.as_str(), f)).collect();
+    let (mut pairs, mut same_bodies) = (0, 0);
+    for retry in &all {
+        // Rows that name an element of a batch have no id as a whole.
+        let Some(first) = by_name.get(retry.same_as.as_str()) else {
+            assert!(retry.same_as == "-" || retry.source.starts_with("array:"));
+            continue;
+        };
+        let Some(event_id) = retry.event_id() else {
+            continue;
+        };
+        let name = &retry.name;
+        let same_body = retry.body == first.body;
+        for key_by in [KeyBy::Id, KeyBy::IdAndBody] {
+            let layer = layer(event_id.clone()).key_by(key_by);
+            let (outcome, _, _) = send(&layer, first.request(Full::new(first.body.clone()))).await;
+            assert_eq!(outcome, "run", "{name}");
+            let (outcome, status, got) =
+                send(&layer, retry.request(Full::new(retry.body.clone()))).await;
+            if key_by == KeyBy::Id || same_body {
+                assert_eq!(outcome, "duplicate", "{name}");
+                assert_eq!(status, StatusCode::OK, "{name}");
+                assert!(got.is_none(), "{name}");
+            } else {
+                // Another body is another event, as documented.
+                assert_eq!(outcome, "run", "{name}");
+            }
+        }
+        pairs += 1;
+        same_bodies += usize::from(same_body);
+    }
+    assert_eq!((pairs, same_bodies), (8, 4));
+}
+
+#[tokio::test(start_paused = true)]
+async fn distinct_events_that_look_alike_both_run() {
+    let distinct: Vec<_> = fixtures()
+        .into_iter()
+        .filter(|fixture| fixture.note.starts_with("DISTINCT event"))
+        .collect();
+    assert_eq!(distinct.len(), 6);
+    // All through one layer for each way to find the id: none may swallow another.
+    for event_id in [
+        EventId::header("I-Twilio-Idempotency-Token"),
+        EventId::pointer("/id"),
+    ] {
+        for key_by in [KeyBy::Id, KeyBy::IdAndBody] {
+            let layer = layer(event_id.clone())
+                .key_by(key_by)
+                .missing_id(MissingId::Forward);
+            for fixture in &distinct {
+                let request = fixture.request(Full::new(fixture.body.clone()));
+                let (outcome, _, got) = send(&layer, request).await;
+                assert_ne!(outcome, "duplicate", "{}", fixture.name);
+                assert!(got.is_some(), "{}", fixture.name);
+            }
+        }
+    }
+}
+
+// R16
+#[tokio::test(start_paused = true)]
+async fn a_body_in_place_of_an_id_swallows_distinct_events_of_some_providers() {
+    // Why it is not the default: its documentation names these.
+    let all = fixtures();
+    let find = |name: &str| all.iter().find(|fixture| fixture.name == name).unwrap();
+    for (first, second) in [
+        ("mollie", "mollie_second_transition"),
+        ("plaid", "plaid_next_day"),
+    ] {
+        let layer = layer(EventId::pointer("/id")).missing_id(MissingId::UseBodyHash);
+        let (first, second) = (find(first), find(second));
+        let (outcome, ..) = send(&layer, first.request(Full::new(first.body.clone()))).await;
+        assert_eq!(outcome, "run");
+        let (outcome, ..) = send(&layer, second.request(Full::new(second.body.clone()))).await;
+        assert_eq!(outcome, "duplicate");
+    }
+}
+
+// R40
+#[tokio::test(start_paused = true)]
+async fn handshakes_reach_the_handler() {
+    let mut seen = 0;
+    for fixture in fixtures() {
+        if !fixture.note.starts_with("handshake") {
+            continue;
+        }
+        let event_id = fixture.event_id().unwrap_or(EventId::pointer("/id"));
+        let layer = layer(event_id).missing_id(MissingId::Forward);
+        let request = fixture.request(Full::new(fixture.body.clone()));
+        let (_, _, got) = send(&layer, request).await;
+        assert_eq!(got.unwrap().body, fixture.body, "{}", fixture.name);
+        seen += 1;
+    }
+    assert_eq!(seen, 5);
+}
