@@ -70,6 +70,7 @@ pub(crate) fn app(store: impl LeaseStore, secret: String) -> (Router, DrainHandl
     (app, drain)
 }
 
+/// The body is too long, or broke off.
 async fn unreadable(_: BoxError) -> StatusCode {
     StatusCode::BAD_REQUEST
 }
