@@ -28,8 +28,9 @@ use self::options::Options;
 /// From the signal to the end, in all.
 const STOP: Duration = Duration::from_secs(30);
 
-/// How much of that the requests get that are still being answered. The rest is for draining.
-const FINISH: Duration = Duration::from_secs(15);
+/// How much of that the requests get at most that are still being answered. The rest is for
+/// draining.
+const FINISH: Duration = Duration::from_secs(25);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {

@@ -72,7 +72,7 @@ async fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     progress.enable_steady_tick(Duration::from_millis(100));
     let sent = Sender::new(receiver.address())
         .send(events, &progress)
-        .await;
+        .await?;
     let drained = receiver.stop().await;
     progress.finish_and_clear();
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use http::Request;
 use http_body_util::{BodyExt, Full};
 use hyper_util::{
@@ -22,6 +22,7 @@ use hyper_util::{
 use indicatif::ProgressBar;
 use tokio::{
     sync::Semaphore,
+    task::JoinError,
     time::{Instant, sleep, sleep_until, timeout},
 };
 
@@ -85,7 +86,11 @@ impl Sender {
     }
 
     /// Sends all events at their times.
-    pub(crate) async fn send(self, events: Vec<Event>, progress: &ProgressBar) -> Vec<Sent> {
+    pub(crate) async fn send(
+        self,
+        events: Vec<Event>,
+        progress: &ProgressBar,
+    ) -> Result<Vec<Sent>, JoinError> {
         let start = Instant::now();
         let send = |event: Event| {
             let (sender, progress) = (self.clone(), progress.clone());
@@ -96,8 +101,7 @@ impl Sender {
                 sent
             })
         };
-        let sent = join_all(events.into_iter().map(send)).await;
-        sent.into_iter().flatten().collect()
+        try_join_all(events.into_iter().map(send)).await
     }
 
     async fn send_event(&self, event: Event) -> Sent {
