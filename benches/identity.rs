@@ -6,7 +6,7 @@
 use std::{convert::Infallible, hint::black_box};
 
 use bytes::Bytes;
-use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, Throughput};
 use http::{Request, Response};
 use http_body_util::Full;
 use serde_json::Value;
@@ -53,5 +53,8 @@ fn identity(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, identity);
-criterion_main!(benches);
+fn main() {
+    let mut criterion = Criterion::default().configure_from_args();
+    identity(&mut criterion);
+    criterion.final_summary();
+}
