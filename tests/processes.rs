@@ -268,6 +268,9 @@ async fn a_process_that_was_stopped_past_its_lease_does_no_harm() {
         a.thaw();
         let first = first.await.unwrap().unwrap();
         assert!(first.contains(&format!("HTTP/1.1 {status}")), "{first}");
+        if status == "200" {
+            until("it is told", async || a.line("lease lost: ").is_some()).await;
+        }
         // It has sent its end, and the owner's lease stands.
         assert_eq!(server.text(&["GET", &key]), owned);
         a.send("e1", &[]).await.is(503, "in-flight");
@@ -350,6 +353,8 @@ async fn a_process_told_to_stop_finishes_the_runs_whose_senders_hung_up() {
     let a = Process::start(&server, "a").await;
     let sleeps = [("x-sleep-ms", "1500")];
     running(&server, &a, "e1", &sleeps).await.abort();
+    // The server reports itself stopped a moment before it drops the last connections.
+    until("it noticed", async || a.line("detached: ").is_some()).await;
     a.stop().await;
     assert_eq!(completed(&server, "e1"), ["a"]);
     assert_eq!(state(&server, "e1").as_deref(), Some("done"));

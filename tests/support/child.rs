@@ -18,14 +18,14 @@ use axum::{
     http::{HeaderMap, StatusCode},
     routing::post,
 };
-use redis::{AsyncCommands, aio::MultiplexedConnection};
+use redis::{AsyncCommands as _, aio::MultiplexedConnection};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep, timeout},
 };
-use tower_webhook_dedup::{EventId, InFlight, RedisStore, WebhookDedupLayer};
+use tower_webhook_dedup::{DedupEvent, EventId, InFlight, RedisStore, WebhookDedupLayer};
 
 use crate::support::{PATIENCE, RedisServer, until};
 
@@ -86,7 +86,12 @@ async fn run(redis: &str) {
         .namespace("t")
         .lease(lease)
         .store_timeout(lease / 4)
-        .in_flight(in_flight);
+        .in_flight(in_flight)
+        .on_event(|event| match event {
+            DedupEvent::Detached { key } => println!("detached: {key}"),
+            DedupEvent::LeaseLost { key } => println!("lease lost: {key}"),
+            _ => {}
+        });
     let drain = layer.drain_handle();
     let client = redis::Client::open(redis).unwrap();
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
