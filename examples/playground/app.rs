@@ -1,0 +1,112 @@
+//! The routes: a handler that does as it is told, and what it did so far.
+
+use std::{
+    collections::BTreeMap,
+    str::FromStr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    http::{HeaderMap, StatusCode},
+    routing::{any, get},
+};
+use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
+use tower_webhook_dedup::{BoxStore, Delivery, WebhookDedupLayer};
+
+/// The routes, with the layer around the one that needs it.
+pub(crate) fn app(dedup: WebhookDedupLayer<BoxStore>) -> Router {
+    Router::new()
+        .route("/webhooks/demo", any(demo).layer(dedup))
+        .route("/runs", get(runs))
+        .route("/healthz", get(|| async { "ok\n" }))
+        // Axum's own limit is off, so that the layer's is the one that answers.
+        .layer(DefaultBodyLimit::disable())
+        .with_state(Runs::default())
+}
+
+/// Sleeps, panics and answers as the headers tell.
+async fn demo(
+    State(runs): State<Runs>,
+    delivery: Option<Extension<Delivery>>,
+    headers: HeaderMap,
+    body: Bytes,
+) -> (StatusCode, String) {
+    let event_id = event_id(delivery.as_deref());
+    runs.started(event_id, &body);
+    if let Some(ms) = header(&headers, "x-demo-sleep-ms") {
+        tokio::time::sleep(Duration::from_millis(ms)).await;
+    }
+    assert!(
+        header(&headers, "x-demo-panic") != Some(1),
+        "the request asked for it"
+    );
+    let status = header(&headers, "x-demo-status").unwrap_or(StatusCode::OK);
+    if status.is_success() {
+        runs.completed(event_id);
+    }
+    (status, format!("the handler ran for {event_id}\n"))
+}
+
+/// The id as the request has it; `-` where it has none.
+fn event_id(delivery: Option<&Delivery>) -> &str {
+    match delivery {
+        Some(delivery) if !delivery.is_by_body() => delivery.event_id(),
+        _ => "-",
+    }
+}
+
+fn header<T: FromStr>(headers: &HeaderMap, name: &str) -> Option<T> {
+    headers.get(name)?.to_str().ok()?.parse().ok()
+}
+
+async fn runs(State(runs): State<Runs>) -> Json<Value> {
+    Json(runs.to_json())
+}
+
+/// What the handler did, by event id.
+#[derive(Clone, Default)]
+struct Runs(Arc<Mutex<BTreeMap<String, Run>>>);
+
+#[derive(Default)]
+struct Run {
+    started: u64,
+    completed: u64,
+    /// Of the last body that the handler saw.
+    sha256: String,
+}
+
+impl Runs {
+    fn started(&self, event_id: &str, body: &[u8]) {
+        self.update(event_id, |run| {
+            run.started += 1;
+            run.sha256 = hex::encode(Sha256::digest(body));
+        });
+    }
+
+    fn completed(&self, event_id: &str) {
+        self.update(event_id, |run| run.completed += 1);
+    }
+
+    fn update(&self, event_id: &str, update: impl FnOnce(&mut Run)) {
+        let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        update(runs.entry(event_id.to_owned()).or_default());
+    }
+
+    fn to_json(&self) -> Value {
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let run = |(id, run): (&String, &Run)| {
+            let run = json!({
+                "started": run.started,
+                "completed": run.completed,
+                "sha256": run.sha256,
+            });
+            (id.clone(), run)
+        };
+        runs.iter().map(run).collect()
+    }
+}

@@ -1,0 +1,187 @@
+//! What came of the storm, by what the sender heard and what the handler did.
+
+use std::{fmt, sync::atomic::Ordering::Relaxed, time::Duration};
+
+use tower_webhook_dedup::Drained;
+
+use super::{
+    Options,
+    ledger::Ledger,
+    sender::{Answer, Kind, Sent},
+};
+
+pub(crate) struct Report {
+    /// Whether it was the layer that stood in the storm.
+    layer: bool,
+    events: usize,
+    deliveries: usize,
+    runs: usize,
+    completed: usize,
+    failed: usize,
+    panicked: usize,
+    hung_up: usize,
+    duplicates: usize,
+    stood_by: usize,
+    in_flight: usize,
+    refused: usize,
+    /// Events of which no delivery was acknowledged.
+    given_up: usize,
+    /// Events that were acknowledged and never completed.
+    lost: Vec<String>,
+    /// Events that were completed more than once.
+    doubled: Vec<String>,
+    /// Whether draining left anything over.
+    drained: bool,
+    first: Latency,
+    duplicate: Latency,
+}
+
+impl Report {
+    pub(crate) fn new(
+        options: &Options,
+        sent: &[Sent],
+        ledger: &Ledger,
+        drained: Option<&Drained>,
+    ) -> Self {
+        let answers = || sent.iter().flat_map(|sent| &sent.answers);
+        let count = |kind| answers().filter(|answer| answer.kind == kind).count();
+        let events = || sent.iter().map(|sent| (sent, ledger.runs(&sent.id)));
+        let ids = |chosen: &dyn Fn(&Sent, usize) -> bool| {
+            let chosen = events().filter(|(sent, runs)| chosen(sent, runs.completed));
+            chosen.map(|(sent, _)| sent.id.clone()).collect()
+        };
+        Self {
+            layer: !options.naive && !options.without_layer,
+            events: sent.len(),
+            deliveries: answers().count(),
+            runs: events().map(|(_, runs)| runs.started).sum(),
+            completed: events().filter(|(_, runs)| runs.completed > 0).count(),
+            failed: ledger.failed.load(Relaxed),
+            panicked: ledger.panicked.load(Relaxed),
+            hung_up: count(Kind::HungUp),
+            duplicates: count(Kind::Duplicate),
+            stood_by: count(Kind::Standby),
+            in_flight: count(Kind::InFlight),
+            refused: count(Kind::Refused),
+            given_up: sent.iter().filter(|sent| !sent.acknowledged).count(),
+            lost: ids(&|sent, completed| sent.acknowledged && completed == 0),
+            doubled: ids(&|_, completed| completed > 1),
+            drained: drained.is_none_or(Drained::is_complete),
+            first: Latency::new(answers().filter(|answer| answer.kind == Kind::Run)),
+            duplicate: Latency::new(answers().filter(|answer| answer.kind == Kind::Duplicate)),
+        }
+    }
+
+    /// All that counts, in one line.
+    pub(crate) fn summary(&self) -> String {
+        let Self {
+            events,
+            deliveries,
+            runs,
+            completed,
+            failed,
+            panicked,
+            hung_up,
+            stood_by,
+            ..
+        } = self;
+        let (lost, doubled) = (self.lost.len(), self.doubled.len());
+        format!(
+            "storm: events={events} deliveries={deliveries} runs={runs} completed={completed} \
+             failed={failed} panicked={panicked} hung_up={hung_up} stood_by={stood_by} \
+             lost={lost} doubled={doubled}"
+        )
+    }
+
+    /// Whether all events came through, in a storm that was worth the name.
+    pub(crate) fn verdict(&self) -> Result<(), String> {
+        if !self.lost.is_empty() || !self.doubled.is_empty() {
+            let (lost, doubled) = (some(&self.lost), some(&self.doubled));
+            return Err(format!("lost: {lost}; doubled: {doubled}"));
+        }
+        if !self.drained {
+            return Err("draining took too long".into());
+        }
+        let least = 1 + self.events / 100;
+        let faults = [
+            ("failed", self.failed),
+            ("panicked", self.panicked),
+            ("hung up", self.hung_up),
+            ("stood by", self.stood_by),
+            ("refused", self.refused),
+        ];
+        match faults.iter().find(|(_, count)| *count < least) {
+            Some((name, count)) if self.layer => Err(format!(
+                "too weak a storm to prove anything: {name} {count}, of at least {least}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The first few of these.
+fn some(ids: &[String]) -> String {
+    const FEW: usize = 5;
+    match ids.len() {
+        0 => "none".into(),
+        count @ 1..=FEW => format!("{count} ({})", ids.join(", ")),
+        count => format!("{count} ({}, …)", ids[..FEW].join(", ")),
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = [
+            ("events", self.events),
+            ("deliveries", self.deliveries),
+            ("  duplicates", self.duplicates),
+            ("  stood by", self.stood_by),
+            ("  in flight", self.in_flight),
+            ("  refused", self.refused),
+            ("  hung up", self.hung_up),
+            ("runs", self.runs),
+            ("  failed", self.failed),
+            ("  panicked", self.panicked),
+            ("completed", self.completed),
+            ("given up", self.given_up),
+            ("lost", self.lost.len()),
+            ("doubled", self.doubled.len()),
+        ];
+        for (name, count) in rows {
+            writeln!(f, "{name:<14}{count:>10}")?;
+        }
+        writeln!(f, "\n{:<14}{:>10}{:>12}", "answered in", "p50", "p99")?;
+        writeln!(f, "  first       {}", self.first)?;
+        writeln!(f, "  duplicate   {}", self.duplicate)
+    }
+}
+
+/// How long answers took; the handler's own time is part of it.
+struct Latency {
+    p50: Duration,
+    p99: Duration,
+}
+
+impl Latency {
+    fn new<'a>(answers: impl Iterator<Item = &'a Answer>) -> Self {
+        let answers = answers.filter(|answer| answer.success);
+        let mut took: Vec<_> = answers.map(|answer| answer.took).collect();
+        took.sort_unstable();
+        let at = |percent| {
+            took.get(took.len() * percent / 100)
+                .copied()
+                .unwrap_or_default()
+        };
+        Self {
+            p50: at(50),
+            p99: at(99),
+        }
+    }
+}
+
+impl fmt::Display for Latency {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |time: Duration| time.as_secs_f64() * 1000.0;
+        write!(f, "{:>7.2} ms{:>9.2} ms", ms(self.p50), ms(self.p99))
+    }
+}
