@@ -11,6 +11,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
 use crate::{
     DedupEvent, Key, OnDisconnect,
     engine::{Settings, Tracker},
@@ -27,12 +29,16 @@ pub struct ResponseFuture<T: Send + 'static> {
     /// `None` once it is done, or has panicked.
     rest: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     call: Arc<Call>,
+    /// Draining waits for it. A server may report itself stopped just before it drops its last
+    /// requests, and what moves into tasks then must not be missed.
+    open: Option<TaskTrackerToken>,
 }
 
 impl<T: Send + 'static> ResponseFuture<T> {
     pub(crate) fn new(call: Arc<Call>, flow: impl Future<Output = T> + Send + 'static) -> Self {
         Self {
             rest: Some(Box::pin(flow)),
+            open: Some(call.tracker.open()),
             call,
         }
     }
@@ -56,6 +62,8 @@ impl<T: Send + 'static> Future for ResponseFuture<T> {
         let polled = rest.as_mut().poll(cx);
         if polled.is_pending() {
             self.rest = Some(rest);
+        } else {
+            self.open = None;
         }
         polled
     }

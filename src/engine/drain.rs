@@ -44,8 +44,8 @@ impl DrainHandle {
         Self(Arc::new(dedup))
     }
 
-    /// Waits until all detached runs, standbys, releases and background completions are over, for
-    /// as long as `limit`.
+    /// Waits until all detached runs, standbys, releases and background completions are over, and
+    /// all requests that are still under way, for as long as `limit`.
     ///
     /// From the first moment on, duplicates of running events are refused with 503, since nobody
     /// would be there to keep the promise, and standbys try at once. At the limit, standbys are

@@ -10,7 +10,7 @@ use std::{
 };
 
 use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Limits;
 use crate::Key;
@@ -46,6 +46,11 @@ impl Tracker {
         };
         runtime.spawn(work);
         true
+    }
+
+    /// Draining waits until this is dropped.
+    pub(crate) fn open(&self) -> TaskTrackerToken {
+        self.tasks.token()
     }
 
     /// From now on no promise is made that would outlive this process.
