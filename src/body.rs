@@ -159,6 +159,13 @@ impl<B> ResponseBody<B> {
     }
 }
 
+impl<B> Default for ResponseBody<B> {
+    /// An empty body, as middleware outside may need for answers of its own.
+    fn default() -> Self {
+        Self::own(Bytes::new())
+    }
+}
+
 impl<B> fmt::Debug for ResponseBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match &self.kind {

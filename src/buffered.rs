@@ -78,17 +78,24 @@ impl Buffered {
         Arc::new(Request::from_parts(self.parts.clone(), self.data.clone()))
     }
 
-    /// About how much memory it holds.
+    /// Whether this is the request, once more.
+    pub(crate) fn is_same(&self, request: &Request<Bytes>) -> bool {
+        self.data == request.body()
+            && self.parts.headers == *request.headers()
+            && self.parts.uri == *request.uri()
+            && self.parts.method == *request.method()
+    }
+
+    /// About how much memory it holds; what is in the extensions is not counted.
     pub(crate) fn size(&self) -> usize {
         const PER_REQUEST: usize = 1024;
         const PER_HEADER: usize = 64;
-        let headers = self
-            .parts
-            .headers
-            .iter()
-            .chain(self.trailers.iter().flatten());
+        let headers = self.parts.headers.iter();
+        let headers = headers.chain(self.trailers.iter().flatten());
         let headers = headers.map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER);
-        PER_REQUEST + self.data.len() + headers.sum::<usize>()
+        let target = self.parts.uri.path_and_query();
+        let target = target.map_or(0, |target| target.as_str().len());
+        PER_REQUEST + self.data.len() + target + headers.sum::<usize>()
     }
 }
 
@@ -137,7 +144,7 @@ async fn collect<B: Body>(
 }
 
 fn owned_headers(headers: &HeaderMap) -> HeaderMap {
-    let mut owned = HeaderMap::with_capacity(headers.len());
+    let mut owned = HeaderMap::with_capacity(headers.keys_len());
     for (name, value) in headers {
         let mut copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());
         copy.set_sensitive(value.is_sensitive());

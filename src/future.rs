@@ -123,7 +123,8 @@ impl Call {
 
     /// The sender hung up on what is left.
     fn hung_up<T: Send + 'static>(&self, rest: Pin<Box<dyn Future<Output = T> + Send>>) {
-        let running = self.running.load(Ordering::Acquire);
+        // Outside a runtime it cannot go on, and its lease runs out.
+        let running = self.running.load(Ordering::Acquire) && self.tracker.can_spawn();
         let (true, OnDisconnect::Finish, Some((key, bytes))) =
             (running, self.on_disconnect, self.run.get())
         else {
@@ -140,7 +141,6 @@ impl Call {
             let _place = place;
             rest.await;
         };
-        // Outside a runtime it is dropped, and its lease runs out.
         self.tracker.spawn(self.context.clone().wrap(rest));
     }
 }

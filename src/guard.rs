@@ -46,6 +46,10 @@ impl<St: LeaseStore> Guard<St> {
         self.success(Outcome::Standby)
     }
 
+    pub(crate) fn over_limit(&self, key: Key) {
+        self.dedup.settings().emit(&DedupEvent::RunLimit { key });
+    }
+
     fn success<R>(&self, outcome: Outcome) -> Response<ResponseBody<R>> {
         let response = reply::own(reply::success(&self.rules.duplicate, &outcome));
         self.rules.mark(response, outcome)

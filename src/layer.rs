@@ -146,12 +146,22 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// What a duplicate is answered while the first attempt is still running.
     ///
     /// Defaults to [`InFlight::Acknowledge`]: 200, and this process stands by.
+    ///
+    /// # Panics
+    ///
+    /// If the longest wait is below a millisecond or above ten years.
+    #[track_caller]
     pub fn in_flight(mut self, in_flight: InFlight) -> Self {
+        if let InFlight::Wait { max, .. } = in_flight {
+            checked("longest wait", max);
+        }
         self.rules.in_flight = in_flight;
         self
     }
 
     /// Caps on what is kept in memory and in the background.
+    ///
+    /// Defaults to [`Limits::default`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.dedup = self.dedup.limits(limits);
         self

@@ -26,7 +26,8 @@ pub enum MissingId {
     /// It is refused with 400, and nothing is stored. The default.
     #[default]
     Refuse,
-    /// The handler gets it, unprotected: each time it comes.
+    /// The handler gets it, as if the layer were not there: each time it comes, without a
+    /// [`Delivery`](crate::Delivery), a run limit, or finishing when the sender hangs up.
     Forward,
     /// Method, path, query, content type and body together stand for the id. Only for senders that
     /// never send two different events with the same bytes; Mollie, Dropbox and Plaid do.
@@ -47,7 +48,7 @@ pub enum InFlight {
     /// The answer waits for the outcome: then it is the duplicate's answer, or that of a run of its
     /// own.
     Wait {
-        /// How long at most. Senders give up after a few seconds.
+        /// How long at most, from a millisecond to ten years. Senders give up after a few seconds.
         max: Duration,
         /// What follows when that is over.
         then: AfterWait,
@@ -84,7 +85,8 @@ pub enum StoreFailure {
     #[default]
     Refuse,
     /// The handler gets it, unprotected. Right where the sender does not retry (GitHub), and the
-    /// handler bears running twice.
+    /// handler bears running twice. The run is recorded only where the lease may have been taken for
+    /// all that, because the answer timed out, say.
     Forward,
 }
 

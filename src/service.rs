@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::{
-    AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Lease, LeaseStore, MissingId, NoId,
-    Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
+    AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Key, Lease, LeaseStore, MissingId,
+    NoId, Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
     delivery::Identity,
     engine::{Candidate, Claim, NotStoodBy, Waited},
@@ -189,12 +189,34 @@ impl<S, St: LeaseStore> Flow<S, St> {
         if then == AfterWait::RetryLater {
             return Ok(guard.in_flight(Refusal::InFlight { retry_after }));
         }
-        let key = identity.key.clone();
-        match dedup.stand_by(&key, self.candidate(request, identity)) {
-            Ok(()) => Ok(guard.stood_by(key)),
+        match self.stand_by(request, identity) {
+            Ok(key) => Ok(guard.stood_by(key)),
             Err(NotStoodBy::NoRoom) => Ok(guard.in_flight(Refusal::NoRoom { retry_after })),
             Err(NotStoodBy::Draining) => Ok(guard.in_flight(Refusal::Draining { retry_after })),
         }
+    }
+
+    /// Makes the promise to bring the event to an end.
+    fn stand_by<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+    ) -> Result<Key, NotStoodBy>
+    where
+        S: Inner<B>,
+    {
+        let (guard, key) = (self.guard.clone(), identity.key.clone());
+        if guard
+            .dedup
+            .stand_by_again(&key, |kept| request.is_same(kept))
+        {
+            return Ok(key);
+        }
+        // Room first: what finds none is not copied.
+        let room = guard.dedup.room(request.size() + identity.event_id.len())?;
+        let candidate = self.candidate(request.into_owned(), identity);
+        guard.dedup.stand_by(&key, candidate, room)?;
+        Ok(key)
     }
 
     /// The store failed: refused, or forwarded. The claim is what this request may hold for all
@@ -230,10 +252,11 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        let (guard, hash) = (self.guard.clone(), identity.body_hash);
+        let (guard, hash, key) = (self.guard.clone(), identity.body_hash, identity.key.clone());
         let Some(answer) = self.drive(request, identity, lease.as_ref()).await else {
-            if let Some(lease) = lease {
-                lease.overran().await;
+            match lease {
+                Some(lease) => lease.overran().await,
+                None => guard.over_limit(key),
             }
             return (None, false);
         };
@@ -284,10 +307,9 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        let request = request.into_owned();
         let (guard, inner) = (self.guard, Mutex::new(self.inner));
         Candidate {
-            bytes: request.size(),
+            dedup: guard.dedup.clone(),
             request: request.to_request(),
             run: Box::new(move |lease| {
                 let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();

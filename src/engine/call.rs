@@ -1,7 +1,8 @@
 //! Store calls, each with a deadline. A store should keep to it; here it is kept in any case.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, panic::AssertUnwindSafe, time::Duration};
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Dedup, Error, Operation};
@@ -74,9 +75,12 @@ impl<St: LeaseStore> Dedup<St> {
         F: Future<Output = Result<T, E>>,
     {
         let by = Instant::now() + self.settings.store_timeout();
-        let error = match timeout_at(by, call(&self.shared.store, by)).await {
-            Ok(Ok(reply)) => return Ok(reply),
-            Ok(Err(error)) => Error::new(operation, error),
+        // A panic in a store must not end the tasks that keep the other leases.
+        let call = AssertUnwindSafe(async { call(&self.shared.store, by).await }).catch_unwind();
+        let error = match timeout_at(by, call).await {
+            Ok(Ok(Ok(reply))) => return Ok(reply),
+            Ok(Ok(Err(error))) => Error::new(operation, error),
+            Ok(Err(_)) => Error::panicked(operation),
             Err(_) => Error::timed_out(operation),
         };
         self.settings.emit(&DedupEvent::StoreFailed {

@@ -9,11 +9,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
-use tokio::time::{Instant, sleep};
+use futures_util::{StreamExt, future::select, stream};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{Dedup, Settings, Shared, pace::Pace};
-use crate::{DedupEvent, Key, LeaseStore, Record, Token};
+use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
 
 /// At the cap the oldest is dropped and reported.
 const MOST: usize = 4096;
@@ -24,7 +27,7 @@ const OLDEST: Duration = Duration::from_secs(10 * 60);
 /// How many are written at once.
 const AT_ONCE: usize = 64;
 
-/// The pauses between tries.
+/// The pauses between tries; never longer than a third of the lease, which is renewed with each.
 const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
 /// While one is pending, this process answers its duplicates from it.
@@ -33,6 +36,8 @@ pub(super) struct Completions {
     pending: Mutex<Pending>,
     /// As many as are pending; so that nobody takes the lock in vain.
     count: AtomicUsize,
+    /// Wakes the task: there is a new one.
+    added: Notify,
 }
 
 #[derive(Default)]
@@ -42,42 +47,40 @@ struct Pending {
     worked: bool,
 }
 
-#[derive(Clone)]
 struct Completion {
     token: Token,
     record: Record,
-    since: Instant,
     settings: Arc<Settings>,
+    since: Instant,
+    pace: Pace,
+    due: Instant,
+}
+
+/// One that is due, copied out of the lock.
+struct Due {
+    key: Key,
+    token: Token,
+    record: Record,
+    settings: Arc<Settings>,
+    is_old: bool,
 }
 
 impl Completions {
-    /// How the event was completed, where that is pending.
-    pub(super) fn get(&self, key: &Key) -> Option<Record> {
-        if self.count.load(Ordering::Acquire) == 0 {
-            return None;
-        }
-        Some(self.lock().completions.get(key)?.record.clone())
-    }
-
     /// The events whose completions are pending.
     pub(super) fn keys(&self) -> Vec<Key> {
         self.lock().completions.keys().cloned().collect()
     }
 
-    /// Stops trying to write it. `false`: it was not pending.
-    pub(super) fn forget(&self, key: &Key) -> bool {
-        self.update(|pending| pending.completions.remove(key))
-            .is_some()
+    /// Stops trying to write it, where it is pending; the lease of this token is held for it.
+    pub(super) fn forget(&self, key: &Key) -> Option<Token> {
+        let forgotten = self.update(|pending| pending.completions.remove(key))?;
+        Some(forgotten.token)
     }
 
-    /// Removes it, unless another completion has taken its place.
+    /// Stops trying to write it, unless another completion has taken its place.
     fn remove(&self, key: &Key, token: Token) -> bool {
         self.update(|pending| {
-            let found = pending
-                .completions
-                .get(key)
-                .is_some_and(|found| found.token == token);
-            found && pending.completions.remove(key).is_some()
+            pending.holds(key, token) && pending.completions.remove(key).is_some()
         })
     }
 
@@ -94,19 +97,31 @@ impl Completions {
     }
 }
 
+impl Drop for Completions {
+    /// The layer is gone, and nobody writes them any more.
+    fn drop(&mut self) {
+        let pending = std::mem::take(&mut *self.lock());
+        for (key, Completion { settings, .. }) in pending.completions {
+            settings.emit(&DedupEvent::CompletionDropped { key });
+        }
+    }
+}
+
 impl Pending {
-    /// Makes room for one; what had to go is returned.
-    fn make_room(&mut self) -> Option<Key> {
-        if self.completions.len() < MOST {
+    fn holds(&self, key: &Key, token: Token) -> bool {
+        self.completions
+            .get(key)
+            .is_some_and(|found| found.token == token)
+    }
+
+    /// Makes room for one of this key; what had to go is returned.
+    fn make_room(&mut self, key: &Key) -> Option<(Key, Completion)> {
+        if self.completions.len() < MOST || self.completions.contains_key(key) {
             return None;
         }
-        let oldest = self
-            .completions
-            .iter()
-            .min_by_key(|(_, completion)| completion.since);
-        let key = oldest.map(|(key, _)| key.clone())?;
-        self.completions.remove(&key);
-        Some(key)
+        let oldest = self.completions.iter().min_by_key(|(_, it)| it.since);
+        let oldest = oldest.map(|(key, _)| key.clone())?;
+        self.completions.remove_entry(&oldest)
     }
 }
 
@@ -115,18 +130,44 @@ impl<St: LeaseStore> Dedup<St> {
     pub(super) fn complete_later(&self, key: Key, token: Token, record: Record) {
         self.settings
             .emit(&DedupEvent::CompletionPending { key: key.clone() });
-        let settings = self.settings.clone();
+        let now = Instant::now();
         let completion = Completion {
             token,
             record,
-            since: Instant::now(),
-            settings,
+            settings: self.settings.clone(),
+            since: now,
+            pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
+            due: now,
         };
-        let (dropped, worked) = self.shared.completions.update(|pending| {
-            let dropped = pending.make_room();
+        let dropped = self.shared.completions.update(|pending| {
+            let dropped = pending.make_room(&key);
             pending.completions.insert(key, completion);
-            (dropped, std::mem::replace(&mut pending.worked, true))
+            dropped
         });
+        if let Some((key, Completion { settings, .. })) = dropped {
+            settings.emit(&DedupEvent::CompletionDropped { key });
+        }
+        self.shared.completions.added.notify_one();
+        self.write_completions();
+    }
+
+    /// How the event was completed, where that is pending.
+    pub(super) fn pending_completion(&self, key: &Key) -> Option<Record> {
+        let completions = &self.shared.completions;
+        if completions.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        self.write_completions();
+        Some(completions.lock().completions.get(key)?.record.clone())
+    }
+
+    /// Has a task write what is pending: where it became so outside a runtime, or where the
+    /// task's runtime has ended, there is none.
+    pub(super) fn write_completions(&self) {
+        let worked = {
+            let mut pending = self.shared.completions.lock();
+            pending.completions.is_empty() || std::mem::replace(&mut pending.worked, true)
+        };
         if !worked {
             // Not under the lock: a runtime that is ending drops the task at once.
             let work = Work {
@@ -134,9 +175,6 @@ impl<St: LeaseStore> Dedup<St> {
                 finished: false,
             };
             self.shared.tracker.spawn(work.run());
-        }
-        if let Some(key) = dropped {
-            self.settings.emit(&DedupEvent::CompletionDropped { key });
         }
     }
 }
@@ -149,72 +187,101 @@ struct Work<St: LeaseStore> {
 
 impl<St: LeaseStore> Work<St> {
     async fn run(mut self) {
-        let mut pace = Pace::new(RETRY.0, RETRY.1);
-        while let Some(pending) = self.pending() {
-            let tried = pending.len();
-            stream::iter(pending)
-                .for_each_concurrent(AT_ONCE, |(key, completion)| self.write(key, completion))
+        let mut hurried = false;
+        while let Some(next) = self.next_due() {
+            self.pause(next, &mut hurried).await;
+            stream::iter(self.take_due(hurried))
+                .for_each_concurrent(AT_ONCE, |due| self.write(due))
                 .await;
-            if self.shared.completions.lock().completions.len() < tried {
-                pace.restart();
-            }
-            sleep(pace.pause()).await;
         }
     }
 
-    /// What is pending; `None` ends the task, in the same step in which nothing was.
-    fn pending(&mut self) -> Option<Vec<(Key, Completion)>> {
+    /// Waits for the next one, a new one, or the beginning of a drain.
+    async fn pause(&self, next: Instant, hurried: &mut bool) {
+        let added = std::pin::pin!(self.shared.completions.added.notified());
+        if *hurried {
+            _ = timeout_at(next.min(Instant::now() + RETRY.0), added).await;
+        } else {
+            let draining = std::pin::pin!(self.shared.tracker.draining());
+            _ = timeout_at(next, select(added, draining)).await;
+            *hurried = self.shared.tracker.is_draining();
+        }
+    }
+
+    /// When to look again; `None` ends the task, in the same step in which nothing was pending.
+    fn next_due(&mut self) -> Option<Instant> {
         let mut pending = self.shared.completions.lock();
-        if pending.completions.is_empty() {
+        let next = pending.completions.values().map(|it| it.due).min();
+        if next.is_none() {
             pending.worked = false;
             self.finished = true;
-            return None;
         }
-        Some(
-            pending
-                .completions
-                .iter()
-                .map(|(key, it)| (key.clone(), it.clone()))
-                .collect(),
-        )
+        next
     }
 
-    async fn write(&self, key: Key, completion: Completion) {
-        let Completion {
+    /// What is due now, or all where there is no time left.
+    fn take_due(&self, all: bool) -> Vec<Due> {
+        let now = Instant::now();
+        let mut pending = self.shared.completions.lock();
+        let due = pending.completions.iter_mut();
+        due.filter(|(_, it)| all || it.due <= now)
+            .map(|(key, it)| {
+                it.due = now + it.pace.pause();
+                Due {
+                    key: key.clone(),
+                    token: it.token,
+                    record: it.record.clone(),
+                    settings: it.settings.clone(),
+                    is_old: now - it.since >= OLDEST,
+                }
+            })
+            .collect()
+    }
+
+    async fn write(&self, due: Due) {
+        let Due {
+            key,
             token,
             record,
-            since,
             settings,
-        } = completion;
+            is_old,
+        } = due;
+        let completions = &self.shared.completions;
         let dedup = Dedup {
             shared: self.shared.clone(),
             settings,
         };
-        let (completions, settings) = (&dedup.shared.completions, &dedup.settings);
         match dedup.call_complete(&key, token, &record).await {
             Ok(written) => {
                 completions.remove(&key, token);
                 let status = record.status();
-                settings.emit(&if written {
+                dedup.settings.emit(&if written {
                     DedupEvent::Completed { key, status }
                 } else {
                     DedupEvent::LeaseLost { key }
                 });
             }
-            Err(_) if since.elapsed() >= OLDEST => {
+            Err(_) if is_old => {
                 if completions.remove(&key, token) {
-                    settings.emit(&DedupEvent::CompletionDropped { key });
+                    dedup.settings.emit(&DedupEvent::CompletionDropped { key });
                 }
             }
             // Where records cannot be written, the lease often still can be renewed (a full
             // Redis): nobody takes the event over meanwhile.
-            Err(_) => _ = dedup.call_renew(&key, token).await,
+            Err(_) if completions.lock().holds(&key, token) => {
+                _ = dedup.call_renew(&key, token).await;
+                // Forgotten meanwhile, the event must not be held by what was just renewed.
+                if !completions.lock().holds(&key, token) {
+                    dedup.release_later(key, token, Release::Abandoned, true);
+                }
+            }
+            Err(_) => {}
         }
     }
 }
 
 impl<St: LeaseStore> Drop for Work<St> {
-    /// When the runtime ends under the task, the next completion starts another.
+    /// When the runtime ends under the task, the next call starts another.
     fn drop(&mut self) {
         if !self.finished {
             self.shared.completions.lock().worked = false;

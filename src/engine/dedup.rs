@@ -15,6 +15,10 @@ use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, Token}
 /// Clones share their leases, standbys and background tasks, so keep one and clone it. The layer
 /// has one inside: [`WebhookDedupLayer::dedup`](crate::WebhookDedupLayer::dedup).
 ///
+/// Needs a [tokio] runtime with time enabled. What goes on in the background does so on the runtime
+/// of the first call that needs it, and moves on to another when that one has ended; one that exists
+/// but is not driven holds it up.
+///
 /// ```
 /// use tower_webhook_dedup::{Dedup, Key, MemoryStore, Ran};
 ///
@@ -100,10 +104,9 @@ impl<E: StdError + 'static> StdError for RunError<E> {
 }
 
 /// The answer to [`Dedup::begin`].
-#[derive(Debug)]
 #[non_exhaustive]
 pub enum Begun<St: LeaseStore> {
-    /// The event is the caller's to run, and its lease is renewed until then.
+    /// The event is the caller's to run.
     Acquired(Lease<St>),
     /// It was completed before.
     Done(Record),
@@ -112,6 +115,17 @@ pub enum Begun<St: LeaseStore> {
         /// When to try again.
         retry_after: Duration,
     },
+}
+
+// Not derived: that would ask the store to be `Debug`.
+impl<St: LeaseStore> fmt::Debug for Begun<St> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquired(lease) => f.debug_tuple("Acquired").field(lease).finish(),
+            Self::Done(record) => f.debug_tuple("Done").field(record).finish(),
+            Self::InFlight { retry_after } => write!(f, "InFlight({retry_after:?})"),
+        }
+    }
 }
 
 impl<St: LeaseStore> Dedup<St> {
@@ -147,7 +161,8 @@ impl<St: LeaseStore> Dedup<St> {
         self
     }
 
-    /// How long a run may take. Past it, it is dropped and its lease released.
+    /// How long a run may take. Past it, [`run`](Self::run) drops the work and releases its
+    /// lease; one from [`begin`](Self::begin) is not renewed any more, and runs out.
     ///
     /// Defaults to 5 minutes.
     ///
@@ -191,6 +206,8 @@ impl<St: LeaseStore> Dedup<St> {
     }
 
     /// Caps on what is kept in memory and in the background.
+    ///
+    /// Defaults to [`Limits::default`].
     #[must_use]
     pub fn limits(mut self, limits: Limits) -> Self {
         self.set().limits = limits;
@@ -199,6 +216,8 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// Calls this with each [`DedupEvent`]. It must be quick: it is called
     /// where the events happen. A panic in it is caught.
+    ///
+    /// Defaults to none.
     #[must_use]
     pub fn on_event(mut self, on_event: impl Fn(&DedupEvent) + Send + Sync + 'static) -> Self {
         self.set().on_event = Some(Arc::new(on_event) as Arc<OnEvent>);
@@ -245,7 +264,8 @@ impl<St: LeaseStore> Dedup<St> {
         }
     }
 
-    /// Acquires the lease of an event, for those who want to hold it themselves.
+    /// Acquires the lease of an event, for those who want to hold it themselves. It is renewed in
+    /// the background until it ends, or until the run limit.
     ///
     /// # Errors
     ///
@@ -272,8 +292,13 @@ impl<St: LeaseStore> Dedup<St> {
     ///
     /// If the store failed.
     pub async fn forget(&self, key: &Key, force: bool) -> Result<bool, Error> {
-        let pending = self.shared.completions.forget(key);
-        Ok(self.call_forget(key, force).await? || pending)
+        let forgotten = self.call_forget(key, force).await?;
+        let Some(token) = self.shared.completions.forget(key) else {
+            return Ok(forgotten);
+        };
+        // It was done for this process, whatever the store knew of that.
+        self.release_later(key.clone(), token, Release::Abandoned, true);
+        Ok(true)
     }
 
     /// The handle that waits for background work at shutdown.
@@ -293,7 +318,7 @@ impl<St: LeaseStore> Dedup<St> {
     /// Acquires, and on failure leaves the choice of what happens to the token, which may hold the
     /// event by now: dropping the claim releases it.
     pub(crate) async fn acquire(&self, key: &Key) -> Result<Begun<St>, (Error, Claim<'_, St>)> {
-        if let Some(record) = self.shared.completions.get(key) {
+        if let Some(record) = self.pending_completion(key) {
             return Ok(Begun::Done(record));
         }
         let mut claim = Claim {

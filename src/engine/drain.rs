@@ -48,23 +48,25 @@ impl DrainHandle {
     /// all requests that are still under way, for as long as `limit`.
     ///
     /// From the first moment on, duplicates of running events are refused with 503, since nobody
-    /// would be there to keep the promise, and standbys try at once. At the limit, standbys are
-    /// ended, each with a [`DedupEvent::Lost`](crate::DedupEvent::Lost), and returned. The rest
-    /// goes on for as long as the process does.
+    /// would be there to keep the promise, and standbys try at once; the gate, that of all clones of
+    /// the layer, does not open again. At the limit, standbys are ended after one last look into the
+    /// store, each with a [`DedupEvent::Lost`](crate::DedupEvent::Lost), and returned. The rest goes
+    /// on for as long as the process does.
     pub async fn drain(&self, limit: Duration) -> Drained {
         self.0.close();
-        let complete = timeout(limit, self.0.idle()).await.is_ok();
-        if complete {
+        let idle = timeout(limit, self.0.idle()).await.is_ok();
+        let unwritten = self.0.unwritten();
+        if idle && unwritten.is_empty() {
             return Drained {
-                complete,
+                complete: true,
                 ..Drained::default()
             };
         }
         Drained {
-            lost: self.0.end(),
+            lost: self.0.end().await,
             detached: self.0.detached(),
-            unwritten: self.0.unwritten(),
-            complete,
+            unwritten,
+            complete: false,
         }
     }
 }
@@ -106,7 +108,7 @@ impl Drained {
 trait Drain: Send + Sync {
     fn close(&self);
     fn idle(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>>;
-    fn end(&self) -> Vec<Lost>;
+    fn end(&self) -> Pin<Box<dyn Future<Output = Vec<Lost>> + Send + '_>>;
     fn detached(&self) -> Vec<Key>;
     fn unwritten(&self) -> Vec<Key>;
 }
@@ -114,14 +116,15 @@ trait Drain: Send + Sync {
 impl<St: LeaseStore> Drain for Dedup<St> {
     fn close(&self) {
         self.tracker().close();
+        self.write_completions();
     }
 
     fn idle(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
         Box::pin(self.tracker().idle())
     }
 
-    fn end(&self) -> Vec<Lost> {
-        self.end_standbys(LostReason::Drained)
+    fn end(&self) -> Pin<Box<dyn Future<Output = Vec<Lost>> + Send + '_>> {
+        Box::pin(self.end_standbys(LostReason::Drained))
     }
 
     fn detached(&self) -> Vec<Key> {

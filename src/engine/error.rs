@@ -65,7 +65,17 @@ impl Error {
         }
     }
 
-    /// What kind of trouble it is.
+    /// The store panicked.
+    pub(crate) const fn panicked(operation: Operation) -> Self {
+        Self {
+            operation,
+            kind: StoreErrorKind::BadReply,
+            may_have_landed: true,
+            source: None,
+        }
+    }
+
+    /// What kind of trouble it is; a store that panicked is one that makes no sense.
     #[must_use]
     pub const fn kind(&self) -> StoreErrorKind {
         self.kind

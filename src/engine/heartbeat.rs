@@ -3,6 +3,8 @@
 use std::{
     array,
     collections::HashMap,
+    future::Future,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -10,7 +12,11 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
+use futures_util::{
+    StreamExt,
+    future::{Either, select},
+    stream::FuturesUnordered,
+};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -35,7 +41,9 @@ pub(crate) struct Beat {
     /// No renewal after this.
     until: Instant,
     times: Mutex<Times>,
-    /// A renewal was sent whose outcome is not known.
+    /// A renewal is on its way.
+    renewing: AtomicBool,
+    /// A renewal was sent, or is about to be, whose outcome is not known.
     open: AtomicBool,
     /// The run is over.
     over: AtomicBool,
@@ -64,6 +72,7 @@ impl Beat {
             until: sent + settings.run_limit,
             settings,
             times: Mutex::new(times),
+            renewing: AtomicBool::new(false),
             open: AtomicBool::new(false),
             over: AtomicBool::new(false),
             lost: AtomicBool::new(false),
@@ -71,15 +80,27 @@ impl Beat {
         }
     }
 
+    /// Whether the lease is lost; it is, too, when its time has passed and the task that should
+    /// have noticed had no chance to.
     pub(crate) fn is_lost(&self) -> bool {
+        if self.is_live() && Instant::now() >= self.times().deadline {
+            self.lose();
+        }
         self.lost.load(Ordering::SeqCst)
     }
 
     /// Resolves when the lease is lost; never for one that is not.
     pub(crate) async fn lost(&self) {
-        let lost = self.lost_notify.notified();
-        if !self.is_lost() {
-            lost.await;
+        loop {
+            let lost = self.lost_notify.notified();
+            if self.is_lost() {
+                return;
+            }
+            if !self.is_live() {
+                return std::future::pending().await;
+            }
+            let deadline = self.times().deadline;
+            _ = timeout_at(deadline, lost).await;
         }
     }
 
@@ -105,7 +126,7 @@ impl Beat {
 
     /// Whether anybody still cares for it to be renewed.
     fn is_live(&self) -> bool {
-        !self.over.load(Ordering::SeqCst) && !self.is_lost()
+        !self.over.load(Ordering::SeqCst) && !self.lost.load(Ordering::SeqCst)
     }
 }
 
@@ -194,12 +215,10 @@ impl<St: LeaseStore> Dedup<St> {
         beat.open.load(Ordering::SeqCst)
     }
 
+    /// Renews a lease that is due.
     async fn renew(&self, beat: &Beat) {
         let sent = Instant::now();
-        let Times { deadline, due } = *beat.times();
-        if due > sent || !beat.is_live() {
-            return;
-        }
+        let deadline = beat.times().deadline;
         if sent >= deadline {
             beat.lose();
             return;
@@ -208,23 +227,24 @@ impl<St: LeaseStore> Dedup<St> {
             beat.times().due = deadline;
             return;
         }
+        // In this order: a run that ends in between either keeps the renewal from being sent, or
+        // learns that one may still land.
         beat.open.store(true, Ordering::SeqCst);
+        if !beat.is_live() {
+            return;
+        }
         let renewed = self.call_renew(&beat.key, beat.token).await;
         let lease = beat.settings.lease;
+        if renewed.is_ok() && beat.is_live() {
+            beat.open.store(false, Ordering::SeqCst);
+        }
         match renewed {
             Ok(true) => {
-                beat.open.store(false, Ordering::SeqCst);
-                *beat.times() = Times {
-                    deadline: sent + lease,
-                    due: sent + lease / 3,
-                };
+                let (deadline, due) = (sent + lease, sent + lease / 3);
+                *beat.times() = Times { deadline, due };
             }
-            Ok(false) => {
-                beat.open.store(false, Ordering::SeqCst);
-                if beat.is_live() {
-                    beat.lose();
-                }
-            }
+            Ok(false) if beat.is_live() => beat.lose(),
+            Ok(false) => {}
             // Not fatal before the deadline, and tried again well before it.
             Err(_) => {
                 let retry = (lease / 12).min(Duration::from_secs(1));
@@ -238,46 +258,66 @@ impl Task {
     fn state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Sleeps until then, or until a renewal has ended. `true`: it was woken.
+    async fn sleep<F: Future<Output = ()>>(
+        &self,
+        next: Option<Instant>,
+        renewals: &mut FuturesUnordered<F>,
+    ) -> bool {
+        let woken = pin!(self.wake.notified());
+        let renewed = pin!(async {
+            match renewals.next().await {
+                Some(()) => {}
+                None => std::future::pending().await,
+            }
+        });
+        let either = select(woken, renewed);
+        let ended = match next {
+            Some(next) => timeout_at(next, either).await.ok(),
+            None => Some(either.await),
+        };
+        matches!(ended, Some(Either::Left(_)))
+    }
 }
 
 /// The task. It lasts until its layer is gone, or its runtime.
 async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
     let task = &*running.0;
+    // As many as are being renewed. One that hangs holds up none of the others.
+    let mut renewals = FuturesUnordered::new();
     let mut woken = true;
     while let Some(shared) = shared.upgrade() {
         // Whoever registers between here and the end of the look wakes the task once more.
         task.state().next = None;
-        let live = shared.heartbeat.live();
+        let mut waiting = shared.heartbeat.live();
+        waiting.retain(|beat| !beat.renewing.load(Ordering::SeqCst));
+        waiting.sort_by_key(|beat| beat.times().due);
         let now = Instant::now();
-        // A lease that registered and is over again: the next ones need not wake the task.
-        let idle = woken.then(|| now + IDLE);
-        let next = live.iter().map(|beat| beat.times().due).min().or(idle);
-        task.state().next = next;
-
-        let due: Vec<_> = live
-            .into_iter()
-            .filter(|beat| beat.times().due <= now)
-            .collect();
-        if !due.is_empty() {
-            stream::iter(due)
-                .for_each_concurrent(AT_ONCE, |beat| {
-                    let dedup = Dedup {
-                        shared: shared.clone(),
-                        settings: beat.settings.clone(),
-                    };
-                    async move { dedup.renew(&beat).await }
-                })
-                .await;
-            continue;
+        let due = waiting.partition_point(|beat| beat.times().due <= now);
+        for beat in waiting.drain(..due.min(AT_ONCE - renewals.len())) {
+            let dedup = Dedup {
+                shared: shared.clone(),
+                settings: beat.settings.clone(),
+            };
+            beat.renewing.store(true, Ordering::SeqCst);
+            renewals.push(async move {
+                dedup.renew(&beat).await;
+                beat.renewing.store(false, Ordering::SeqCst);
+            });
         }
         drop(shared);
-        woken = match next {
-            Some(next) => timeout_at(next, task.wake.notified()).await.is_ok(),
-            None => {
-                task.wake.notified().await;
-                true
-            }
+
+        let next = if renewals.len() < AT_ONCE {
+            // Where all leases are over again, the next ones need not wake the task.
+            let idle = woken.then(|| now + IDLE);
+            waiting.first().map(|beat| beat.times().due).or(idle)
+        } else {
+            None
         };
+        drop(waiting);
+        task.state().next = next;
+        woken = task.sleep(next, &mut renewals).await;
     }
 }
 

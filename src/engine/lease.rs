@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{Beat, Dedup};
 use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
 
-/// The right to run one event, renewed in the background until it ends.
+/// The right to run one event, renewed in the background until it ends, or until the run limit.
 ///
 /// Dropped without [`complete`](Self::complete) or [`release`](Self::release), by a panic or a
 /// cancelled future, say, it is released by a background task, and the event runs again when it
@@ -33,8 +33,10 @@ enum Ending {
     /// It is being completed, and the reply is not here: from here on, nothing may release the
     /// event as if it had failed.
     Complete(Record),
-    /// Nothing is left to do.
-    Over,
+    /// It is released.
+    Released,
+    /// It is completed, or was lost at the end.
+    Completed,
 }
 
 impl<St: LeaseStore> fmt::Debug for Lease<St> {
@@ -43,7 +45,6 @@ impl<St: LeaseStore> fmt::Debug for Lease<St> {
             .field("key", &self.key)
             .field("token", &self.token)
             .field("attempt", &self.attempt)
-            .field("is_lost", &self.is_lost())
             .finish_non_exhaustive()
     }
 }
@@ -134,7 +135,7 @@ impl<St: LeaseStore> Lease<St> {
             // `Drop` hands it to the background.
             Err(_) => return false,
         }
-        self.ending = Ending::Over;
+        self.ending = Ending::Completed;
         matches!(written, Ok(true))
     }
 
@@ -166,7 +167,7 @@ impl<St: LeaseStore> Lease<St> {
         // Where the token did not hold it any more, there is nothing left to give up. A failed
         // call is handed to the background by `Drop`.
         if released.await.is_ok() {
-            self.ending = Ending::Over;
+            self.ending = Ending::Released;
         }
     }
 
@@ -185,7 +186,7 @@ impl<St: LeaseStore> Drop for Lease<St> {
         // What was sent and not answered, an acquire or a renewal, can take the event again after
         // it is released now.
         let again = self.dedup.deregister(&self.beat) || !self.confirmed;
-        let ending = std::mem::replace(&mut self.ending, Ending::Over);
+        let ending = std::mem::replace(&mut self.ending, Ending::Completed);
         if matches!(ending, Ending::None) {
             let key = self.key.clone();
             self.emit(&DedupEvent::Abandoned { key });
@@ -195,8 +196,8 @@ impl<St: LeaseStore> Drop for Lease<St> {
             Ending::None => dedup.release_later(key, token, Release::Abandoned, again),
             Ending::Release(release) => dedup.release_later(key, token, release, true),
             Ending::Complete(record) => dedup.complete_later(key, token, record),
-            Ending::Over if again => dedup.release_later(key, token, Release::Abandoned, true),
-            Ending::Over => {}
+            Ending::Released if again => dedup.release_later(key, token, Release::Abandoned, true),
+            Ending::Released | Ending::Completed => {}
         }
     }
 }

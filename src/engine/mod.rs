@@ -16,6 +16,7 @@ mod settings;
 mod standby;
 mod tracker;
 mod wait;
+mod watch;
 
 use std::sync::Arc;
 

@@ -7,7 +7,10 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::time::{Instant, sleep_until};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 use super::{Dedup, Settings, Shared};
 use crate::{Key, LeaseStore, Release, Token};
@@ -25,7 +28,11 @@ const RETRY: Duration = Duration::from_millis(250);
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-pub(super) struct Releases(Mutex<Queue>);
+pub(super) struct Releases {
+    queue: Mutex<Queue>,
+    /// Wakes the task: something new is due before what it sleeps for.
+    pushed: Notify,
+}
 
 #[derive(Default)]
 struct Queue {
@@ -47,7 +54,7 @@ struct Waiting {
 
 impl Releases {
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,7 +80,9 @@ impl<St: LeaseStore> Dedup<St> {
             queue.waiting.push_back(waiting);
             std::mem::replace(&mut queue.worked, true)
         };
-        if !worked {
+        if worked {
+            self.shared.releases.pushed.notify_one();
+        } else {
             // Not under the lock: a runtime that is ending drops the task at once. Outside a
             // runtime nothing can be sent, and the lease runs out.
             let work = Work {
@@ -94,7 +103,12 @@ struct Work<St: LeaseStore> {
 impl<St: LeaseStore> Work<St> {
     async fn run(mut self) {
         while let Some(next) = self.next_due() {
-            sleep_until(next).await;
+            if timeout_at(next, self.shared.releases.pushed.notified())
+                .await
+                .is_ok()
+            {
+                continue;
+            }
             let due = self.take_due();
             stream::iter(due)
                 .for_each_concurrent(AT_ONCE, |waiting| self.release(waiting))

@@ -58,13 +58,15 @@ impl Settings {
     }
 
     pub(crate) fn emit(&self, event: &DedupEvent) {
-        #[cfg(feature = "tracing")]
-        event.trace();
-        if let Some(on_event) = &self.on_event {
-            // Events are told from `Drop`, too, where a panic could end the process, and a lease
-            // must not stay held because a metric could not be counted.
-            _ = catch_unwind(AssertUnwindSafe(|| on_event(event)));
-        }
+        // Events are told from `Drop`, too, where a panic could end the process, and a lease must
+        // not stay held because a metric could not be counted.
+        _ = catch_unwind(AssertUnwindSafe(|| {
+            #[cfg(feature = "tracing")]
+            event.trace();
+            if let Some(on_event) = &self.on_event {
+                on_event(event);
+            }
+        }));
     }
 }
 
@@ -92,7 +94,7 @@ pub(crate) fn checked(name: &str, time: Duration) -> Duration {
     time
 }
 
-/// Caps on what one layer keeps in memory and in the background.
+/// Caps on what one layer keeps in memory and in the background. Zero turns a thing off.
 ///
 /// ```
 /// use std::time::Duration;
@@ -132,7 +134,8 @@ impl Limits {
         self
     }
 
-    /// How long a standby goes on trying before it reports its event as [`Lost`](crate::Lost).
+    /// How long a standby goes on trying, from the last duplicate that it was promised to, before it
+    /// reports its event as [`Lost`](crate::Lost).
     ///
     /// Defaults to 24 hours.
     ///

@@ -3,44 +3,43 @@
 use std::{
     collections::{HashMap, VecDeque},
     future::Future,
-    panic::AssertUnwindSafe,
-    pin::{Pin, pin},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use bytes::Bytes;
-use futures_util::{FutureExt, future::select};
+use futures_util::{StreamExt, stream};
 use http::Request;
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until, timeout_at},
-};
+use tokio::{sync::Notify, time::Instant};
 
-use super::{Begun, Dedup, Lease, Settings, pace::Pace, tracker::Booked};
-use crate::{DedupEvent, Key, LeaseStore, Lost, LostReason};
+use super::{Dedup, Lease, tracker::Booked, watch::Watch};
+use crate::{DedupEvent, Entry, Key, LeaseStore, Lost, LostReason};
 
 /// How many different requests of one event are kept: an unverified forgery must not take the only
 /// place.
 const MOST_REQUESTS: usize = 4;
 
-/// The pauses after a run of its own that failed, and the shortest one while another holds the
-/// lease.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How many events are looked at at once when a drain ends.
+const AT_ONCE: usize = 64;
 
-/// The events that this process stands by for. Whoever takes one out of the map ends its standby,
-/// and answers for the promise.
+/// The events that this process stands by for. Whoever takes one out of the map answers for the
+/// promise.
 pub(super) struct Standbys<St: LeaseStore>(Mutex<HashMap<Key, Standby<St>>>);
 
-struct Standby<St: LeaseStore> {
+/// The promise to bring one event to an end. Dropped without having been kept, it is reported.
+pub(super) struct Standby<St: LeaseStore> {
+    key: Key,
     /// Newest first.
     requests: VecDeque<Kept<St>>,
     /// How many have joined.
     count: u64,
+    /// The age of the newest promise is over.
+    until: Instant,
     /// Wakes the task when the standby is ended from outside; and tells this standby from a later
     /// one for the same event.
     ended: Arc<Notify>,
-    settings: Arc<Settings>,
+    open: bool,
 }
 
 struct Kept<St: LeaseStore> {
@@ -51,25 +50,15 @@ struct Kept<St: LeaseStore> {
 
 /// A request that was acknowledged, and how to run it.
 pub(crate) struct Candidate<St: LeaseStore> {
+    /// Under whose settings.
+    pub(crate) dedup: Dedup<St>,
     /// As it is reported, should it be lost.
     pub(crate) request: Arc<Request<Bytes>>,
-    /// How much it holds in memory.
-    pub(crate) bytes: usize,
     /// Runs it under this lease, and ends the lease. `true`: it is completed.
     pub(crate) run: Box<dyn Fn(Lease<St>) -> Run + Send + Sync>,
 }
 
 type Run = Pin<Box<dyn Future<Output = bool> + Send>>;
-
-impl<St: LeaseStore> Candidate<St> {
-    fn is_same(&self, other: &Self) -> bool {
-        let (this, other) = (&self.request, &other.request);
-        this.headers() == other.headers()
-            && this.body() == other.body()
-            && this.method() == other.method()
-            && this.uri() == other.uri()
-    }
-}
 
 /// Why no promise was made.
 #[derive(Clone, Copy, Debug)]
@@ -89,198 +78,196 @@ impl<St: LeaseStore> Standbys<St> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the standby; `None` where somebody else has.
-    fn end(&self, key: &Key, ended: &Arc<Notify>) -> Option<Standby<St>> {
+    /// Looks at the standby that this tells; `None` where it was ended.
+    pub(super) fn with<T>(
+        &self,
+        key: &Key,
+        ended: &Arc<Notify>,
+        look: impl FnOnce(&Standby<St>) -> T,
+    ) -> Option<T> {
+        let standbys = self.lock();
+        let standby = standbys.get(key)?;
+        Arc::ptr_eq(&standby.ended, ended).then(|| look(standby))
+    }
+
+    /// Ends the standby that this tells, if it is to be; `None` where it is not, or somebody else
+    /// has ended it.
+    pub(super) fn end(
+        &self,
+        key: &Key,
+        ended: &Arc<Notify>,
+        only_if: impl FnOnce(&Standby<St>) -> bool,
+    ) -> Option<Standby<St>> {
         let mut standbys = self.lock();
-        standbys
-            .get(key)
-            .filter(|standby| Arc::ptr_eq(&standby.ended, ended))?;
-        standbys.remove(key)
+        let standby = standbys.get(key)?;
+        let is_this = Arc::ptr_eq(&standby.ended, ended) && only_if(standby);
+        is_this.then(|| standbys.remove(key))?
     }
 }
 
 impl<St: LeaseStore> Standby<St> {
-    fn join(&mut self, candidate: Candidate<St>, bytes: Booked) {
-        self.requests
-            .retain(|other| !other.candidate.is_same(&candidate));
-        self.count += 1;
-        let candidate = Arc::new(candidate);
-        self.requests.push_front(Kept {
-            n: self.count,
-            candidate,
-            _bytes: bytes,
-        });
-        self.requests.truncate(MOST_REQUESTS);
+    fn new(key: Key) -> Self {
+        Self {
+            key,
+            requests: VecDeque::new(),
+            count: 0,
+            until: Instant::now(),
+            ended: Arc::default(),
+            open: true,
+        }
     }
 
-    /// Reports the event.
-    fn lose(self, key: Key, reason: LostReason) -> Option<Lost> {
-        let mut requests = self
-            .requests
-            .iter()
-            .map(|kept| kept.candidate.request.clone());
-        let request = requests.next()?;
-        let others = requests.collect();
+    /// Adds a request. The one that has to go for it is returned, to be dropped elsewhere: it
+    /// holds what is the user's.
+    #[must_use]
+    fn join(&mut self, candidate: Candidate<St>, bytes: Booked) -> Option<Kept<St>> {
+        self.last(candidate.dedup.settings.limits.standby_age);
+        self.count += 1;
+        self.requests.push_front(Kept {
+            n: self.count,
+            candidate: Arc::new(candidate),
+            _bytes: bytes,
+        });
+        (self.requests.len() > MOST_REQUESTS)
+            .then(|| self.requests.pop_back())
+            .flatten()
+    }
+
+    /// The promise is made once more.
+    fn last(&mut self, age: Duration) {
+        self.until = self.until.max(Instant::now() + age);
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        Instant::now() >= self.until
+    }
+
+    pub(super) const fn until(&self) -> Instant {
+        self.until
+    }
+
+    /// The newest request that was not tried; when all were, all get another chance.
+    pub(super) fn next(&self, tried: &mut Vec<u64>) -> Option<(u64, Arc<Candidate<St>>)> {
+        if self.requests.iter().all(|kept| tried.contains(&kept.n)) {
+            tried.clear();
+        }
+        let next = self.requests.iter().find(|kept| !tried.contains(&kept.n))?;
+        Some((next.n, next.candidate.clone()))
+    }
+
+    /// The event was brought to its end.
+    pub(super) fn keep(mut self) {
+        self.open = false;
+    }
+
+    /// The promise cannot be kept. It is reported to all who made it.
+    pub(super) fn lose(&mut self, reason: LostReason) -> Option<Lost> {
+        self.open = false;
+        let mut requests = self.requests.iter().map(|kept| &kept.candidate.request);
         let lost = Lost {
-            key,
+            key: self.key.clone(),
             reason,
-            request,
-            others,
+            request: requests.next()?.clone(),
+            others: requests.cloned().collect(),
         };
-        self.settings.emit(&DedupEvent::Lost(lost.clone()));
+        let mut told = Vec::new();
+        for kept in &self.requests {
+            let settings = &kept.candidate.dedup.settings;
+            if !told.iter().any(|it| Arc::ptr_eq(it, settings)) {
+                settings.emit(&DedupEvent::Lost(lost.clone()));
+                told.push(settings.clone());
+            }
+        }
         Some(lost)
     }
 }
 
+impl<St: LeaseStore> Drop for Standby<St> {
+    fn drop(&mut self) {
+        if self.open {
+            self.lose(LostReason::Dropped);
+        }
+    }
+}
+
 impl<St: LeaseStore> Dedup<St> {
+    /// Room for a request to stand by with.
+    pub(crate) fn room(&self, bytes: usize) -> Result<Booked, NotStoodBy> {
+        if self.tracker().is_draining() {
+            return Err(NotStoodBy::Draining);
+        }
+        let room = self.tracker().book(bytes, &self.settings.limits);
+        room.ok_or(NotStoodBy::NoRoom)
+    }
+
+    /// Makes the promise once more, where it was made for the same request already. A storm of
+    /// one request costs no copies.
+    pub(crate) fn stand_by_again(&self, key: &Key, same: impl Fn(&Request<Bytes>) -> bool) -> bool {
+        let mut standbys = self.shared.standbys.lock();
+        let Some(standby) = standbys.get_mut(key) else {
+            return false;
+        };
+        let mut requests = standby.requests.iter();
+        let known = requests.any(|kept| same(&kept.candidate.request));
+        if known && !self.tracker().is_draining() {
+            standby.last(self.settings.limits.standby_age);
+        }
+        known && !self.tracker().is_draining()
+    }
+
     /// Promises to bring the event to an end: joins the standby for it, or starts one.
     ///
     /// One step under the lock, as ending one is: nobody is acknowledged on a standby that has
     /// just ended.
-    pub(crate) fn stand_by(&self, key: &Key, candidate: Candidate<St>) -> Result<(), NotStoodBy> {
-        let limits = &self.settings.limits;
-        let bytes = self
-            .tracker()
-            .book(candidate.bytes, limits)
-            .ok_or(NotStoodBy::NoRoom)?;
-        let mut standbys = self.shared.standbys.lock();
-        if self.tracker().is_draining() {
-            return Err(NotStoodBy::Draining);
-        }
-        if let Some(standby) = standbys.get_mut(key) {
-            standby.join(candidate, bytes);
-            return Ok(());
-        }
-        if standbys.len() >= limits.standbys {
+    pub(crate) fn stand_by(
+        &self,
+        key: &Key,
+        candidate: Candidate<St>,
+        room: Booked,
+    ) -> Result<(), NotStoodBy> {
+        if !self.tracker().can_spawn() {
             return Err(NotStoodBy::NoRoom);
         }
-        let ended = Arc::new(Notify::new());
-        let mut standby = Standby {
-            requests: VecDeque::new(),
-            count: 0,
-            ended: ended.clone(),
-            settings: self.settings.clone(),
-        };
-        standby.join(candidate, bytes);
-        standbys.insert(key.clone(), standby);
-        drop(standbys);
-        // Not under the lock: a runtime that is ending drops the task at once, and with it the
-        // promise, which is then reported.
-        let watch = Watch {
-            dedup: self.clone(),
-            key: key.clone(),
-            ended,
-        };
-        match self.tracker().spawn(watch.stand()) {
-            Some(_) => Ok(()),
-            None => Err(NotStoodBy::NoRoom),
+        let (displaced, started);
+        {
+            let mut standbys = self.shared.standbys.lock();
+            if self.tracker().is_draining() {
+                return Err(NotStoodBy::Draining);
+            }
+            if let Some(standby) = standbys.get_mut(key) {
+                (displaced, started) = (standby.join(candidate, room), None);
+            } else if standbys.len() >= self.settings.limits.standbys {
+                return Err(NotStoodBy::NoRoom);
+            } else {
+                let mut standby = Standby::new(key.clone());
+                (displaced, started) = (standby.join(candidate, room), Some(standby.ended.clone()));
+                standbys.insert(key.clone(), standby);
+            }
         }
+        drop(displaced);
+        if let Some(ended) = started {
+            // Not under the lock: a runtime that is ending drops the task at once, and with it
+            // the promise, which is then reported.
+            let watch = Watch::new(self.clone(), key.clone(), ended);
+            self.tracker().spawn(watch.stand());
+        }
+        Ok(())
     }
 
-    /// Ends all standbys and reports their events.
-    pub(super) fn end_standbys(&self, reason: LostReason) -> Vec<Lost> {
+    /// Ends all standbys, and reports those whose events are not done after all.
+    pub(super) async fn end_standbys(&self, reason: LostReason) -> Vec<Lost> {
         let standbys: Vec<_> = self.shared.standbys.lock().drain().collect();
-        let lose = |(key, standby): (Key, Standby<St>)| {
+        let lost = stream::iter(standbys).map(|(key, mut standby)| async move {
             standby.ended.notify_one();
-            standby.lose(key, reason)
-        };
-        standbys.into_iter().filter_map(lose).collect()
-    }
-}
-
-/// The task of one standby. Dropped with the promise still open, it reports the event.
-struct Watch<St: LeaseStore> {
-    dedup: Dedup<St>,
-    key: Key,
-    ended: Arc<Notify>,
-}
-
-impl<St: LeaseStore> Watch<St> {
-    async fn stand(self) {
-        let age = Instant::now() + self.dedup.settings.limits.standby_age;
-        let in_time = {
-            // Dropped in the middle of a run of its own, it drops that run and releases its lease.
-            let completed = pin!(self.complete());
-            let ended = pin!(self.ended.notified());
-            timeout_at(age, select(completed, ended)).await.is_ok()
-        };
-        if in_time {
-            self.dedup.shared.standbys.end(&self.key, &self.ended);
-        } else {
-            self.lose(LostReason::TooOld);
-        }
-    }
-
-    /// Tries until the event is completed, by anybody.
-    async fn complete(&self) {
-        let settings = &self.dedup.settings;
-        let longest = (settings.lease / 2)
-            .min(settings.retention() / 3)
-            .min(PAUSE.1);
-        let mut held = Pace::new(PAUSE.0, longest);
-        let mut failed = Pace::new(PAUSE.0, PAUSE.1);
-        let mut pause = held.pause();
-        let mut tried = Vec::new();
-        loop {
-            self.pause(pause).await;
-            pause = match self.dedup.acquire(&self.key).await {
-                Ok(Begun::Done(_)) => return,
-                Ok(Begun::Acquired(lease)) => {
-                    if self.run(lease, &mut tried).await {
-                        return;
-                    }
-                    held.restart();
-                    failed.pause()
+            match self.call_inspect(&key).await {
+                Ok(Some(Entry::Done { .. })) => {
+                    standby.keep();
+                    None
                 }
-                // A store that fails says nothing about the event.
-                Ok(Begun::InFlight { .. }) | Err(_) => held.pause(),
-            };
-        }
-    }
-
-    /// Pauses; not when draining begins, since then there is little time left.
-    async fn pause(&self, pause: Duration) {
-        let until = Instant::now() + pause;
-        if self.dedup.tracker().is_draining() {
-            sleep_until(until.min(Instant::now() + PAUSE.0)).await;
-        } else {
-            _ = timeout_at(until, self.dedup.tracker().draining()).await;
-        }
-    }
-
-    /// Runs the newest request that has not failed yet; when all have, all get another chance.
-    async fn run(&self, lease: Lease<St>, tried: &mut Vec<u64>) -> bool {
-        let Some(candidate) = self.next(tried) else {
-            return false;
-        };
-        // A panic ends the run, not the promise; its lease has been dropped, and so is released.
-        AssertUnwindSafe((candidate.run)(lease))
-            .catch_unwind()
-            .await
-            .unwrap_or(false)
-    }
-
-    fn next(&self, tried: &mut Vec<u64>) -> Option<Arc<Candidate<St>>> {
-        let standbys = self.dedup.shared.standbys.lock();
-        let requests = &standbys.get(&self.key)?.requests;
-        if requests.iter().all(|kept| tried.contains(&kept.n)) {
-            tried.clear();
-        }
-        let next = requests.iter().find(|kept| !tried.contains(&kept.n))?;
-        tried.push(next.n);
-        Some(next.candidate.clone())
-    }
-
-    fn lose(&self, reason: LostReason) {
-        if let Some(standby) = self.dedup.shared.standbys.end(&self.key, &self.ended) {
-            standby.lose(self.key.clone(), reason);
-        }
-    }
-}
-
-impl<St: LeaseStore> Drop for Watch<St> {
-    /// Where the standby was ended, this finds nothing to do.
-    fn drop(&mut self) {
-        self.lose(LostReason::Dropped);
+                _ => standby.lose(reason),
+            }
+        });
+        let lost = lost.buffer_unordered(AT_ONCE);
+        lost.filter_map(|lost| async { lost }).collect().await
     }
 }

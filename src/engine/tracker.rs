@@ -29,6 +29,11 @@ pub(crate) struct Tracker {
 }
 
 impl Tracker {
+    /// Whether this is inside a runtime.
+    pub(crate) fn can_spawn(&self) -> bool {
+        Handle::try_current().is_ok()
+    }
+
     /// Spawns work that draining waits for; `None` outside a runtime, where nothing can run.
     pub(crate) fn spawn<F>(&self, work: F) -> Option<JoinHandle<F::Output>>
     where

@@ -1,0 +1,123 @@
+//! The task of one standby: it tries to acquire the event until somebody has completed it.
+
+use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+
+use futures_util::{FutureExt, future::select};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
+
+use super::{Begun, Candidate, Dedup, Lease, pace::Pace, standby::Standby};
+use crate::{Entry, Key, LeaseStore, LostReason};
+
+/// The pauses after a run of its own that failed, and the shortest one while another holds the
+/// lease.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+
+/// Dropped, it ends its standby, and a promise that was not kept is reported.
+pub(super) struct Watch<St: LeaseStore> {
+    dedup: Dedup<St>,
+    key: Key,
+    ended: Arc<Notify>,
+}
+
+impl<St: LeaseStore> Watch<St> {
+    pub(super) const fn new(dedup: Dedup<St>, key: Key, ended: Arc<Notify>) -> Self {
+        Self { dedup, key, ended }
+    }
+
+    pub(super) async fn stand(self) {
+        // Dropped in the middle of a run of its own, it drops that run and releases its lease.
+        let completed = pin!(self.complete());
+        let ended = pin!(self.ended.notified());
+        let mut over = select(completed, ended);
+        while let Some(until) = self.with(Standby::until) {
+            if timeout_at(until, &mut over).await.is_ok() {
+                if let Some(standby) = self.end(|_| true) {
+                    standby.keep();
+                }
+                return;
+            }
+            let done = self.is_done().await;
+            // Unless the promise was made once more meanwhile.
+            match self.end(Standby::is_over) {
+                Some(standby) if done => standby.keep(),
+                Some(mut standby) => _ = standby.lose(LostReason::TooOld),
+                None => {}
+            }
+        }
+    }
+
+    /// Tries until the event is completed, by anybody.
+    async fn complete(&self) {
+        let settings = &self.dedup.settings;
+        let longest = (settings.lease / 2)
+            .min(settings.retention() / 3)
+            .min(PAUSE.1);
+        let mut held = Pace::new(PAUSE.0, longest);
+        let mut failed = Pace::new(PAUSE.0, PAUSE.1);
+        let mut pause = held.pause();
+        let mut tried = Vec::new();
+        let mut hurried = false;
+        loop {
+            self.pause(pause, &mut hurried).await;
+            let next = self.with(|standby| standby.next(&mut tried)).flatten();
+            let Some((n, candidate)) = next else { return };
+            pause = match candidate.dedup.acquire(&self.key).await {
+                Ok(Begun::Done(_)) => return,
+                Ok(Begun::Acquired(lease)) => {
+                    tried.push(n);
+                    if run(&candidate, lease).await {
+                        return;
+                    }
+                    held.restart();
+                    failed.pause()
+                }
+                // A store that fails says nothing about the event.
+                Ok(Begun::InFlight { .. }) | Err(_) => held.pause(),
+            };
+        }
+    }
+
+    /// Pauses; when draining begins, not at all, and then only briefly, since there is little time
+    /// left.
+    async fn pause(&self, pause: Duration, hurried: &mut bool) {
+        let until = Instant::now() + pause;
+        if *hurried {
+            tokio::time::sleep(pause.min(PAUSE.0)).await;
+        } else {
+            _ = timeout_at(until, self.dedup.tracker().draining()).await;
+            *hurried = self.dedup.tracker().is_draining();
+        }
+    }
+
+    /// One last look, before an event is reported as lost.
+    async fn is_done(&self) -> bool {
+        let entry = self.dedup.call_inspect(&self.key).await;
+        matches!(entry, Ok(Some(Entry::Done { .. })))
+    }
+
+    fn with<T>(&self, look: impl FnOnce(&Standby<St>) -> T) -> Option<T> {
+        let standbys = &self.dedup.shared.standbys;
+        standbys.with(&self.key, &self.ended, look)
+    }
+
+    fn end(&self, only_if: impl FnOnce(&Standby<St>) -> bool) -> Option<Standby<St>> {
+        let standbys = &self.dedup.shared.standbys;
+        standbys.end(&self.key, &self.ended, only_if)
+    }
+}
+
+impl<St: LeaseStore> Drop for Watch<St> {
+    fn drop(&mut self) {
+        // Where it was ended before, there is nothing to drop.
+        drop(self.end(|_| true));
+    }
+}
+
+/// A panic ends the run, not the promise; its lease has been dropped, and so is released.
+async fn run<St: LeaseStore>(candidate: &Candidate<St>, lease: Lease<St>) -> bool {
+    let run = async { (candidate.run)(lease).await };
+    AssertUnwindSafe(run).catch_unwind().await.unwrap_or(false)
+}
