@@ -21,11 +21,11 @@ use http_body_util::Full;
 use tokio::{sync::Semaphore, task::JoinHandle, time::Instant};
 use tower::{Layer, Service, ServiceExt};
 use tower_webhook_dedup::{
-    DedupEvent, Delivery, EventId, InFlight, RedisStore, RequestBody, StoreErrorKind, WebhookDedup,
-    WebhookDedupLayer,
+    DedupEvent, Delivery, Entry, EventId, InFlight, RedisStore, RequestBody, StoreErrorKind,
+    WebhookDedup, WebhookDedupLayer,
 };
 
-use crate::support::{RedisServer, until};
+use crate::support::{PATIENCE, RedisServer, until};
 
 /// How long a call to the store may take.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
@@ -150,7 +150,7 @@ impl Hook {
     /// Waits for everything that goes on in the background.
     pub(crate) async fn drain(&self) {
         let drain = self.layer.drain_handle();
-        let drained = drain.drain(crate::support::PATIENCE).await;
+        let drained = drain.drain(PATIENCE).await;
         assert!(drained.is_complete(), "{drained:?}");
     }
 }
@@ -271,4 +271,48 @@ impl Service<Request<RequestBody<Full<Bytes>>>> for Handler {
             Ok(response)
         })
     }
+}
+
+/// The keys of this event, or with `*` of all.
+pub(crate) fn keys(server: &RedisServer, id: &str) -> Vec<String> {
+    let pattern = format!("webhook:lock:t:{id}:*");
+    redis::from_redis_value(server.command(&["KEYS", &pattern])).unwrap()
+}
+
+pub(crate) fn entry(server: &RedisServer, id: &str) -> Option<Entry> {
+    let value = server.text(&["GET", keys(server, id).first()?]);
+    (!value.is_empty()).then(|| value.parse().unwrap())
+}
+
+pub(crate) fn is_done(server: &RedisServer, id: &str) -> bool {
+    matches!(entry(server, id), Some(Entry::Done { .. }))
+}
+
+/// Delivers the event, as a sender does, until it is not refused.
+pub(crate) async fn send_until_taken(hook: &Hook, id: &str) -> Answer {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let answer = hook.send(id).await;
+        if answer.status != 503 {
+            return answer;
+        }
+        assert!(answer.retry_after.is_some(), "{answer:?}");
+        assert!(Instant::now() < end, "{id} is refused for ever: {answer:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// That nothing was given up as failed, or lost.
+pub(crate) fn assert_nothing_was_given_up(hook: &Hook) {
+    let given_up = |event: &DedupEvent| {
+        matches!(
+            event,
+            DedupEvent::Failed { .. }
+                | DedupEvent::Abandoned { .. }
+                | DedupEvent::LeaseLost { .. }
+                | DedupEvent::CompletionDropped { .. }
+                | DedupEvent::Lost(_)
+        )
+    };
+    assert!(!hook.saw(given_up));
 }
