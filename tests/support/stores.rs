@@ -1,6 +1,7 @@
 //! A store that fails as it is told.
 
 use std::{
+    collections::HashMap,
     error::Error,
     fmt,
     future::{Future, pending},
@@ -56,6 +57,7 @@ pub(crate) struct Faulty {
     pub(crate) inner: MemoryStore,
     plan: Arc<Mutex<Arc<Plan>>>,
     calls: watch::Sender<Vec<Call>>,
+    counts: Arc<Mutex<HashMap<Operation, usize>>>,
 }
 
 impl Faulty {
@@ -65,6 +67,7 @@ impl Faulty {
             inner: MemoryStore::new(),
             plan: Arc::new(Mutex::new(Arc::new(|_: &Call| Fault::None))),
             calls: watch::Sender::new(Vec::new()),
+            counts: Arc::default(),
         }
     }
 
@@ -113,7 +116,8 @@ impl Faulty {
     }
 
     pub(crate) fn count(&self, operation: Operation) -> usize {
-        self.of(operation).len()
+        let counts = self.counts.lock().unwrap();
+        counts.get(&operation).copied().unwrap_or_default()
     }
 
     /// Waits until so many calls of this kind have come in.
@@ -149,7 +153,12 @@ impl Faulty {
         T: Send + 'static,
         F: Future<Output = Result<T, tower_webhook_dedup::MemoryStoreError>> + Send + 'static,
     {
-        let n = self.count(operation) + 1;
+        let n = {
+            let mut counts = self.counts.lock().unwrap();
+            let count = counts.entry(operation).or_default();
+            *count += 1;
+            *count
+        };
         let call = Call {
             operation,
             n,
