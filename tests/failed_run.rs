@@ -256,6 +256,44 @@ async fn a_panic_while_identifying_an_event_touches_nothing() {
     assert!(store.calls().is_empty());
 }
 
+/// A user's closure too.
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_reporting_any_event_releases_the_event() {
+    type Which = fn(&DedupEvent) -> bool;
+    let cases: [(u16, Which); 2] = [
+        (200, |event| matches!(event, DedupEvent::Acquired { .. })),
+        (500, |event| matches!(event, DedupEvent::Failed { .. })),
+    ];
+    for (status, which) in cases {
+        let (store, once) = (Faulty::new(), AtomicBool::new(true));
+        let service = long_lease(store.clone())
+            .on_event(move |event| {
+                let panics = which(event) && once.swap(false, Ordering::SeqCst);
+                assert!(!panics, "a hook that panics");
+            })
+            .layer(Handler::statuses([status]));
+        let panicked = send_later(&service, post("e1")).await;
+        assert!(panicked.unwrap_err().is_panic());
+        sleep(millis(500)).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (status, "run"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_while_reporting_a_panic_does_not_abort_the_process() {
+    let service = long_lease(MemoryStore::new())
+        .on_event(|event| {
+            let cut_off = matches!(event, DedupEvent::Abandoned { .. });
+            assert!(!cut_off, "a hook that panics");
+        })
+        .layer(panicking());
+    let panicked = send_later(&service, post("e1")).await.unwrap_err();
+    let message = *panicked.into_panic().downcast::<&str>().unwrap();
+    assert_eq!(message, "a handler that panics");
+    sleep(millis(500)).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+}
+
 /// R4: before there is a whole request, nothing has begun.
 #[tokio::test(start_paused = true)]
 async fn a_sender_that_hangs_up_while_sending_leaves_nothing_behind() {

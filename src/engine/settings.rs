@@ -1,6 +1,12 @@
 //! What the engine is told: times and caps.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    thread::panicking,
+    time::Duration,
+};
 
 use crate::DedupEvent;
 
@@ -55,7 +61,14 @@ impl Settings {
     pub(crate) fn emit(&self, event: &DedupEvent) {
         #[cfg(feature = "tracing")]
         event.trace();
-        if let Some(on_event) = &self.on_event {
+        let Some(on_event) = &self.on_event else {
+            return;
+        };
+        if panicking() {
+            // Events are also emitted while a panic drops a lease: a second one would abort the
+            // process.
+            _ = catch_unwind(AssertUnwindSafe(|| on_event(event)));
+        } else {
             on_event(event);
         }
     }
