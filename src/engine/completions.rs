@@ -147,13 +147,16 @@ impl<St: LeaseStore> Work<St> {
         let mut pace = Pace::new(RETRY.0, RETRY.1);
         while let Some(pending) = self.pending() {
             let tried = pending.len();
+            // Their leases must not run out between two tries.
+            let leases = pending.iter().map(|(_, it)| it.settings.lease);
+            let longest = leases.min().unwrap_or(RETRY.1) / 3;
             stream::iter(pending)
                 .for_each_concurrent(AT_ONCE, |(key, completion)| self.write(key, completion))
                 .await;
             if self.shared.completions.lock().completions.len() < tried {
                 pace.restart();
             }
-            sleep(pace.pause()).await;
+            sleep(pace.pause().min(longest)).await;
         }
     }
 
