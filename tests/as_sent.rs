@@ -608,8 +608,10 @@ async fn a_concurrency_limit_inside_holds_and_duplicates_do_not_wait_for_it() {
     handler.began(2).await;
     sleep(millis(1)).await;
     let asked = tokio::time::Instant::now();
-    assert_eq!(send(&service, post("e0")).await.brief(), (200, "duplicate"));
-    assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+    let bodies = handler.bodies();
+    let [done, runs] = [0, 1].map(|n| send(&service, post_body(&bodies[n])));
+    assert_eq!(done.await.brief(), (200, "duplicate"));
+    assert_eq!(runs.await.brief(), (503, "in-flight"));
     assert!(asked.elapsed().is_zero());
     let answers = answers.join_all().await;
     assert!(answers.iter().all(|it| it.brief() == (200, "run")));
