@@ -15,7 +15,11 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, Version, request::Parts};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
-use tokio::{sync::mpsc, task::JoinSet, time::sleep};
+use tokio::{
+    sync::mpsc,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 use tower::{
     Layer, Service, ServiceExt, buffer::BufferLayer, limit::ConcurrencyLimitLayer,
     load_shed::LoadShedLayer, service_fn,
@@ -358,7 +362,8 @@ async fn a_body_that_the_layer_does_not_apply_to_streams_through() {
     let answer = send_later(&service, request);
     for part in ["one", "two", "three"] {
         frames.send(part.into()).unwrap();
-        assert_eq!(handler_saw.recv().await.unwrap(), part);
+        let saw = timeout(secs(60), handler_saw.recv()).await;
+        assert_eq!(saw.expect("it streams").unwrap(), part);
     }
     drop(frames);
     assert_eq!(answer.await.unwrap().header("x-sum"), Some("s"));

@@ -51,6 +51,12 @@ pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// What a test waits for comes within the hour, or it never does.
+async fn in_time<T, E: Debug>(event: impl Future<Output = Result<T, E>>) {
+    let event = tokio::time::timeout(secs(3600), event).await;
+    event.expect("it never happened").unwrap();
+}
+
 /// One run, as the handler's script sees it.
 pub(crate) struct Run {
     /// 1 for the first run of this handler, whatever the event.
@@ -144,13 +150,13 @@ impl Handler {
     /// Waits until so many runs have begun.
     pub(crate) async fn began(&self, runs: usize) {
         let mut began = self.began.subscribe();
-        began.wait_for(|&began| began >= runs).await.unwrap();
+        in_time(began.wait_for(|&began| began >= runs)).await;
     }
 
     /// Waits until so many runs have come to their end.
     pub(crate) async fn has_ended(&self, runs: usize) {
         let mut ended = self.ended.subscribe();
-        ended.wait_for(|&ended| ended >= runs).await.unwrap();
+        in_time(ended.wait_for(|&ended| ended >= runs)).await;
     }
 }
 

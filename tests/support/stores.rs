@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tower_webhook_dedup::{
     Acquire, Entry, Key, LeaseStore, MemoryStore, Operation, Record, Release, StoreError,
@@ -127,7 +127,8 @@ impl Faulty {
             let same = calls.iter().filter(|call| call.operation == operation);
             same.count() >= times
         };
-        calls.wait_for(enough).await.unwrap();
+        let called = timeout(Duration::from_secs(3600), calls.wait_for(enough)).await;
+        called.expect("it was never called").unwrap();
     }
 
     /// What stands under the key, and whose it is.
