@@ -410,7 +410,7 @@ async fn whoever_is_acknowledged_as_a_standby_completes_has_a_completed_event() 
                 tokio::task::yield_now().await;
             }
             let answer = send(&service, form(1)).await;
-            assert_eq!(answer.status / 100 * 100, answer.status);
+            assert!(matches!(answer.status, 200 | 500));
             sleep(secs(60)).await;
             assert!(done(&store, &e1()).await.is_some(), "{offset} {yields}");
             assert!(events.lost().is_empty());

@@ -2,7 +2,6 @@
 
 use std::{
     convert::Infallible,
-    future::pending,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -540,13 +539,7 @@ async fn a_transaction_inside_the_layer_runs_again_when_it_rolls_back() {
 async fn a_process_whose_store_hangs_drains_all_the_same() {
     let store = Faulty::new();
     let layer = layer(store.clone());
-    let service = layer.layer(Handler::new(|run: Run| async move {
-        if run.n == 1 {
-            pending::<()>().await;
-        }
-        500
-    }));
-    send_later(&service, post("e0")).abort();
+    let service = layer.layer(Handler::statuses([500]));
     store.plan(|call| match call.operation {
         Operation::Acquire => Fault::None,
         _ => Fault::Hang,
