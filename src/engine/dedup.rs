@@ -333,11 +333,11 @@ impl<St: LeaseStore> Dedup<St> {
         let begun = match acquired {
             Ok(Acquire::Acquired { attempt }) => {
                 claim.live = false;
+                let lease = Lease::new(self.clone(), key.clone(), claim.token, attempt, sent);
                 self.settings.emit(&DedupEvent::Acquired {
                     key: key.clone(),
                     attempt,
                 });
-                let lease = Lease::new(self.clone(), key.clone(), claim.token, attempt, sent);
                 lease.keep().await;
                 Begun::Acquired(lease)
             }

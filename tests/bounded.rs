@@ -1,0 +1,514 @@
+//! Promise 7: memory is bounded, times make sense, and each cap says what happens at it.
+
+use std::{
+    collections::HashMap,
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, advance, sleep},
+};
+use tower::{Layer, service_fn};
+use tower_webhook_dedup::{
+    AfterWait, Dedup, Entry, EventId, InFlight, Key, KeyBy, LeaseStore, Limits, MemoryStore,
+    Operation, Outcome, Record, Refusal, Release, RequestBody, StoreErrorKind, Token, WebhookDedup,
+    WebhookDedupLayer,
+};
+
+use http_support::{Answer, Handler, c0, millis, post, secs, send, send_later};
+use stores::{Fault, Faulty};
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/http.rs"]
+mod http_support;
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/stores.rs"]
+mod stores;
+
+/// The limit of `C0`.
+const LIMIT: usize = 64 * 1024;
+
+fn e1() -> Key {
+    Key::new("t", "e1")
+}
+
+/// A JSON body with an id, of exactly this length.
+fn json_of(length: usize) -> Bytes {
+    let (head, tail) = (r#"{"id":"e1","x":""#, r#""}"#);
+    let filling = "x".repeat(length - head.len() - tail.len());
+    format!("{head}{filling}{tail}").into()
+}
+
+type AnyBody = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A body of these parts, with a pause before each, and how many were asked for.
+fn chunked(
+    parts: impl Iterator<Item = io::Result<Bytes>> + Send + 'static,
+    pause: Duration,
+) -> (AnyBody, Arc<AtomicUsize>) {
+    let polled = Arc::new(AtomicUsize::new(0));
+    let counted = polled.clone();
+    let stream = futures_util::stream::unfold(parts, move |mut parts| {
+        let counted = counted.clone();
+        async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            counted.fetch_add(1, Ordering::Relaxed);
+            Some((parts.next()?.map(Frame::data), parts))
+        }
+    });
+    (UnsyncBoxBody::new(StreamBody::new(stream)), polled)
+}
+
+/// Sends a body through `C0` to a handler that must get all of it, and tells how often that ran.
+async fn send_body(request: Request<AnyBody>, store: &Faulty) -> (Answer, usize) {
+    let runs = Arc::new(AtomicUsize::new(0));
+    let service = c0(store.clone()).layer(counting(&runs));
+    let answer = send(&service, request).await;
+    (answer, runs.load(Ordering::Relaxed))
+}
+
+fn counting(
+    runs: &Arc<AtomicUsize>,
+) -> impl tower::Service<
+    Request<RequestBody<AnyBody>>,
+    Response = Response<Full<Bytes>>,
+    Error = io::Error,
+    Future: Send,
+> + Clone
++ Send
++ 'static {
+    let runs = runs.clone();
+    service_fn(move |request: Request<RequestBody<AnyBody>>| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        async move {
+            request.into_body().collect().await?;
+            Ok(Response::new(Full::default()))
+        }
+    })
+}
+
+fn assert_too_large((answer, runs): &(Answer, usize), store: &Faulty) {
+    assert_eq!(answer.brief(), (413, "refused"));
+    let Outcome::Refused(Refusal::BodyTooLarge { limit: LIMIT }) = answer.outcome() else {
+        panic!("{:?}", answer.outcome());
+    };
+    assert_eq!(*runs, 0);
+    assert!(store.calls().is_empty());
+}
+
+/// R39
+#[tokio::test(start_paused = true)]
+async fn a_body_declared_too_long_is_refused_unread() {
+    let store = Faulty::new();
+    let (body, polled) = chunked([Ok(json_of(LIMIT + 1))].into_iter(), Duration::ZERO);
+    let request = Request::post("/hooks/x")
+        .header("content-length", LIMIT + 1)
+        .body(body)
+        .unwrap();
+    assert_too_large(&send_body(request, &store).await, &store);
+    assert_eq!(polled.load(Ordering::Relaxed), 0);
+
+    // Known without a header: HTTP/2, say.
+    let body = Full::new(json_of(LIMIT + 1)).map_err(|never| match never {});
+    let request = Request::post("/hooks/x")
+        .body(UnsyncBoxBody::new(body))
+        .unwrap();
+    assert_too_large(&send_body(request, &store).await, &store);
+}
+
+/// R39
+#[tokio::test(start_paused = true)]
+async fn a_body_that_turns_out_too_long_is_refused() {
+    for chunk in [1_000, 4_096, LIMIT, LIMIT + 1] {
+        for length in [None, Some("10"), Some("0"), Some("nonsense")] {
+            let store = Faulty::new();
+            let body = json_of(LIMIT + 1);
+            let chunks: Vec<_> = body.chunks(chunk).map(Bytes::copy_from_slice).collect();
+            let (body, _) = chunked(chunks.into_iter().map(Ok), Duration::ZERO);
+            let mut request = Request::post("/hooks/x").body(body).unwrap();
+            if let Some(length) = length {
+                let length = length.parse().unwrap();
+                request.headers_mut().insert("content-length", length);
+            }
+            assert_too_large(&send_body(request, &store).await, &store);
+        }
+    }
+}
+
+/// R39
+#[tokio::test(start_paused = true)]
+async fn a_body_without_end_is_read_up_to_the_limit() {
+    let store = Faulty::new();
+    let chunk = Bytes::from(vec![b' '; 1_000]);
+    let (body, polled) = chunked(
+        std::iter::repeat_with(move || Ok(chunk.clone())),
+        Duration::ZERO,
+    );
+    let request = Request::post("/hooks/x").body(body).unwrap();
+    assert_too_large(&send_body(request, &store).await, &store);
+    assert_eq!(polled.load(Ordering::Relaxed), LIMIT / 1_000 + 1);
+}
+
+/// R39
+#[tokio::test(start_paused = true)]
+async fn a_body_of_exactly_the_limit_runs() {
+    for chunk in [1_000, LIMIT] {
+        let body = json_of(LIMIT);
+        let chunks: Vec<_> = body.chunks(chunk).map(Bytes::copy_from_slice).collect();
+        let (body, _) = chunked(chunks.into_iter().map(Ok), Duration::ZERO);
+        let request = Request::post("/hooks/x")
+            .header("content-length", LIMIT)
+            .body(body)
+            .unwrap();
+        let (answer, runs) = send_body(request, &Faulty::new()).await;
+        assert_eq!((answer.brief(), runs), ((200, "run"), 1));
+    }
+}
+
+/// R65
+#[tokio::test(start_paused = true)]
+async fn a_body_that_takes_too_long_is_refused_and_holds_nobody_up() {
+    let (store, runs) = (Faulty::new(), Arc::new(AtomicUsize::new(0)));
+    let service = c0(store.clone()).layer(counting(&runs));
+    let slow = json_of(60)
+        .into_iter()
+        .map(|byte| Ok(Bytes::from(vec![byte])));
+    let (body, _) = chunked(slow, secs(1));
+    let begun = Instant::now();
+    let slow = send_later(&service, Request::post("/hooks/x").body(body).unwrap());
+    sleep(secs(10)).await;
+    assert!(store.calls().is_empty());
+
+    let (body, _) = chunked([Ok(json_of(60))].into_iter(), Duration::ZERO);
+    let normal = send(&service, Request::post("/hooks/x").body(body).unwrap()).await;
+    assert_eq!(normal.brief(), (200, "run"));
+    let calls = store.calls().len();
+
+    let slow = slow.await.unwrap();
+    assert_eq!(slow.brief(), (408, "refused"));
+    assert_eq!(begun.elapsed().as_secs(), 30);
+    assert_eq!(store.calls().len(), calls);
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
+
+/// R65
+#[tokio::test(start_paused = true)]
+async fn half_a_body_is_never_forwarded() {
+    let store = Faulty::new();
+    let broken = || io::Error::from(io::ErrorKind::ConnectionReset);
+    let whole = json_of(60);
+    // Even where what came is a body of its own.
+    for part in [whole.slice(..30), whole] {
+        let (body, _) = chunked([Ok(part), Err(broken())].into_iter(), secs(1));
+        let request = Request::post("/hooks/x").body(body).unwrap();
+        let (answer, runs) = send_body(request, &store).await;
+        assert_eq!(answer.brief(), (400, "refused"));
+        let Outcome::Refused(Refusal::BodyBroken) = answer.outcome() else {
+            panic!("{:?}", answer.outcome());
+        };
+        assert_eq!(runs, 0);
+    }
+    assert!(store.calls().is_empty());
+}
+
+/// R50
+#[tokio::test(start_paused = true)]
+async fn the_memory_store_stays_within_its_cap() {
+    let store = MemoryStore::with_capacity(20_000);
+    let by = Instant::now();
+    for n in 0..200_000 {
+        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        store.acquire(&key, token, secs(30), by).await.unwrap();
+        let release = Release::Failed { status: Some(500) };
+        let ended = if n % 2 == 0 {
+            let record = Record::new(Some(200), None);
+            store.complete(&key, token, &record, secs(3600), by).await
+        } else {
+            store.release(&key, token, release, secs(3600), by).await
+        };
+        assert!(ended.unwrap());
+        assert!(n % 1_000 > 0 || store.len() <= 20_000);
+    }
+    assert!(store.len() > 19_000);
+}
+
+/// R50: through the layer, and with what is done outliving what failed.
+#[tokio::test(start_paused = true)]
+async fn at_the_cap_failed_events_are_forgotten_first() {
+    let store = MemoryStore::with_capacity(1_000);
+    let failing = c0(store.clone()).layer(Handler::statuses([500]));
+    let working = c0(store.clone()).layer(Handler::ok());
+    for n in 0..500 {
+        send(&working, post(&format!("done{n}"))).await;
+    }
+    for n in 0..2_000 {
+        let answer = send(&failing, post(&format!("failed{n}"))).await;
+        assert_eq!(answer.brief(), (500, "run"));
+    }
+    assert!(store.len() <= 1_000);
+    for n in 0..500 {
+        let answer = send(&working, post(&format!("done{n}"))).await;
+        assert_eq!(answer.brief(), (200, "duplicate"));
+    }
+}
+
+/// R50: an event that was only cut off leaves nothing.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_was_cut_off_takes_no_room() {
+    let store = MemoryStore::new();
+    let by = Instant::now();
+    for n in 0..100 {
+        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        store.acquire(&key, token, secs(30), by).await.unwrap();
+        let released = store.release(&key, token, Release::Abandoned, secs(60), by);
+        released.await.unwrap();
+    }
+    assert!(store.is_empty());
+}
+
+/// R50
+#[tokio::test(start_paused = true)]
+async fn running_events_are_never_displaced_and_beyond_them_the_store_is_full() {
+    let store = MemoryStore::with_capacity(10);
+    let handler = Handler::first_then(Duration::ZERO, 200, 200);
+    let slow = Handler::new(|_| async {
+        sleep(secs(60)).await;
+        200
+    });
+    let layer = c0(store.clone());
+    let (service, busy) = (layer.layer(handler.clone()), layer.layer(slow.clone()));
+    for n in 0..10 {
+        send_later(&busy, post(&format!("e{n}")));
+    }
+    slow.began(10).await;
+    let refused = send(&service, post("one more")).await;
+    assert_eq!(refused.brief(), (503, "refused"));
+    let Outcome::Refused(Refusal::StoreFailed { error, .. }) = refused.outcome() else {
+        panic!("{:?}", refused.outcome());
+    };
+    assert_eq!(error.kind(), StoreErrorKind::OutOfMemory);
+    assert_eq!(store.len(), 10);
+    slow.has_ended(10).await;
+    sleep(millis(1)).await;
+    assert_eq!(send(&service, post("one more")).await.brief(), (200, "run"));
+    assert_eq!(slow.ended(), 10);
+}
+
+/// Standbys, waiters and detached runs share one purse.
+#[tokio::test(start_paused = true)]
+async fn what_is_held_for_any_reason_counts_against_the_same_bytes() {
+    let big = |id: &str| {
+        let body = format!(r#"{{"id":"{id}","x":"{}"}}"#, "x".repeat(10_000));
+        http_support::post_body(&body)
+    };
+    let store = Faulty::new();
+    let handler = Handler::new(|_| async {
+        sleep(secs(20)).await;
+        200
+    });
+    let waiting = InFlight::Wait {
+        max: secs(5),
+        then: AfterWait::RetryLater,
+    };
+    let layer = c0(store.clone())
+        .key_by(KeyBy::Id)
+        .limits(Limits::default().bytes(25_000));
+    let service = layer.clone().layer(handler.clone());
+    let waiters = layer.clone().in_flight(waiting).layer(handler.clone());
+
+    let detached = send_later(&service, big("run"));
+    handler.began(1).await;
+    detached.abort();
+    sleep(millis(1)).await;
+    for id in ["wait", "stand"] {
+        store.hold(&Key::new("t", id), secs(3600)).await;
+    }
+    let waiter = send_later(&waiters, big("wait"));
+    sleep(millis(1)).await;
+    let answer = send(&service, big("stand")).await;
+    assert_eq!(answer.brief(), (503, "in-flight"));
+    let asked = Instant::now();
+    assert_eq!(send(&waiters, big("wait")).await.status, 503);
+    assert!(asked.elapsed().is_zero(), "no place to wait");
+
+    // And is given back.
+    assert_eq!(waiter.await.unwrap().status, 503);
+    handler.has_ended(1).await;
+    sleep(millis(1)).await;
+    for n in 0..2 {
+        let id = format!("again{n}");
+        store.hold(&Key::new("t", &id), secs(3600)).await;
+        assert_eq!(send(&service, big(&id)).await.brief(), (200, "standby"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_64_leases_are_renewed_at_once() {
+    let store = Faulty::broken(Operation::Renew, Fault::Delay(millis(100)));
+    let handler = Handler::new(|_| async {
+        sleep(secs(9)).await;
+        200
+    });
+    let service = c0(store.clone()).lease(secs(6)).layer(handler.clone());
+    let mut answers = JoinSet::new();
+    for n in 0..300 {
+        answers.spawn(send(&service, post(&format!("e{n}"))));
+    }
+    let answers = answers.join_all().await;
+    assert!(answers.iter().all(|it| it.brief() == (200, "run")));
+    let mut at_once = HashMap::new();
+    for call in store.of(Operation::Renew) {
+        *at_once.entry(call.at).or_insert(0) += 1;
+    }
+    assert_eq!(at_once.values().max(), Some(&64));
+}
+
+/// Whether this panics, and with what.
+fn panics<T>(configure: impl FnOnce() -> T) -> bool {
+    catch_unwind(AssertUnwindSafe(configure)).is_err()
+}
+
+type Setter = fn(WebhookDedupLayer<MemoryStore>, Duration) -> WebhookDedupLayer<MemoryStore>;
+
+const SETTERS: [(&str, Setter); 5] = [
+    ("lease", WebhookDedupLayer::lease),
+    ("run_limit", WebhookDedupLayer::run_limit),
+    ("retention", WebhookDedupLayer::retention),
+    ("store_timeout", WebhookDedupLayer::store_timeout),
+    ("body_timeout", WebhookDedupLayer::body_timeout),
+];
+
+/// R52
+#[test]
+fn durations_that_nobody_can_have_meant_panic_where_they_are_configured() {
+    let new = || WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
+    let micro = Duration::from_micros(999);
+    let decade = secs(10 * 366 * 24 * 3600);
+    for (name, set) in SETTERS {
+        for nonsense in [Duration::ZERO, micro, decade + secs(1), Duration::MAX] {
+            assert!(panics(|| set(new(), nonsense)), "{name} {nonsense:?}");
+        }
+        for fine in [millis(1), millis(500), millis(1_500), decade] {
+            assert!(!panics(|| set(new(), fine)), "{name} {fine:?}");
+        }
+    }
+    assert!(panics(|| Limits::default().standby_age(Duration::ZERO)));
+    assert!(panics(|| Limits::default().standby_age(Duration::MAX)));
+}
+
+/// R52, for those who use the engine itself.
+#[test]
+fn the_engine_refuses_the_same_durations() {
+    type Setter = fn(Dedup<MemoryStore>, Duration) -> Dedup<MemoryStore>;
+    let setters: [Setter; 4] = [
+        Dedup::lease,
+        Dedup::run_limit,
+        Dedup::retention,
+        Dedup::store_timeout,
+    ];
+    for set in setters {
+        for nonsense in [Duration::ZERO, Duration::MAX] {
+            assert!(panics(|| set(Dedup::new(MemoryStore::new()), nonsense)));
+        }
+    }
+}
+
+/// R52: setters come in any order, so this is looked at when the layer is used.
+#[test]
+fn a_lease_shorter_than_four_store_timeouts_panics_when_the_layer_is_used() {
+    let new = || WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
+    let used = |layer: WebhookDedupLayer<MemoryStore>| panics(|| layer.layer(Handler::ok()));
+    for (lease, timeout, bad) in [
+        (millis(1_199), millis(300), true),
+        (millis(1_200), millis(300), false),
+        (millis(100), millis(25), false),
+        (millis(100), millis(26), true),
+        (secs(30), secs(8), true),
+    ] {
+        assert_eq!(used(new().lease(lease).store_timeout(timeout)), bad);
+        assert_eq!(used(new().store_timeout(timeout).lease(lease)), bad);
+    }
+    assert!(used(new().lease(secs(1))));
+    assert!(!used(new()));
+}
+
+/// R52
+#[test]
+fn other_nonsense_panics_where_it_is_configured() {
+    for pointer in ["id", "/a~", "/a~2"] {
+        assert!(panics(|| EventId::pointer(pointer)), "{pointer}");
+    }
+    assert!(panics(|| EventId::header("no header")));
+    assert!(panics(|| MemoryStore::with_capacity(0)));
+}
+
+/// R52
+#[tokio::test(start_paused = true)]
+async fn leases_are_exact() {
+    for length in [millis(500), millis(1_500), secs(30)] {
+        let store = Faulty::new();
+        let dedup = Dedup::new(store.clone()).lease(length);
+        let lease = dedup.begin(&e1()).await.unwrap();
+        let Some(Entry::Running { lease: kept, .. }) = store.entry(&e1()).await else {
+            panic!("not running");
+        };
+        assert_eq!(kept, length);
+        // From now on as if the process had died.
+        std::mem::forget(lease);
+        store.plan(|_| Fault::Hang);
+        advance(length - millis(1)).await;
+        assert!(store.entry(&e1()).await.is_some());
+        advance(millis(2)).await;
+        assert!(store.entry(&e1()).await.is_none());
+    }
+}
+
+/// R52: no entry without an end, whatever was configured.
+#[tokio::test(start_paused = true)]
+async fn no_entry_stays_for_ever() {
+    let day = secs(24 * 3600);
+    for (lease, retention) in [
+        (secs(2), day),
+        (secs(2), millis(1)),
+        (day * 3650, day * 3650),
+    ] {
+        let store = MemoryStore::new();
+        let layer = c0(store.clone())
+            .key_by(KeyBy::Id)
+            .lease(lease)
+            .retention(retention);
+        let done: WebhookDedup<_, _> = layer.clone().layer(Handler::ok());
+        let failed = layer.clone().layer(Handler::statuses([500]));
+        assert_eq!(send(&done, post("done")).await.brief(), (200, "run"));
+        assert_eq!(send(&failed, post("failed")).await.brief(), (500, "run"));
+        let key = Key::new("t", "held");
+        let by = Instant::now();
+        store
+            .acquire(&key, Token::random(), lease, by)
+            .await
+            .unwrap();
+        // The failed one is kept for a day at most.
+        advance(day + secs(1)).await;
+        let failed = store.inspect(&Key::new("t", "failed"), by).await.unwrap();
+        assert!(failed.is_none());
+        advance(lease.max(retention)).await;
+        for id in ["done", "held"] {
+            let entry = store.inspect(&Key::new("t", id), by).await.unwrap();
+            assert!(entry.is_none(), "{id}");
+        }
+        assert!(store.is_empty());
+    }
+}

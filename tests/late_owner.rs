@@ -1,0 +1,454 @@
+//! Promise 4: a late owner does no harm, and learns that it is late.
+
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+use tower::Layer;
+use tower_webhook_dedup::{
+    Begun, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation, Record,
+    Release, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
+};
+
+use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
+use stores::{Call, Fault, Faulty};
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/http.rs"]
+mod http_support;
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/stores.rs"]
+mod stores;
+
+/// `C0`, refusing what is in flight, with events told by their id alone.
+fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
+    c0(store).key_by(KeyBy::Id).in_flight(InFlight::RetryLater)
+}
+
+fn e1() -> Key {
+    Key::new("t", "e1")
+}
+
+fn lease_lost(event: &DedupEvent) -> bool {
+    matches!(event, DedupEvent::LeaseLost { .. })
+}
+
+async fn holder(store: &Faulty) -> Option<Token> {
+    match store.entry(&e1()).await {
+        Some(Entry::Running { token, .. }) => Some(token),
+        _ => None,
+    }
+}
+
+const NO_RENEWALS: fn(&Call) -> Fault = |call| match call.operation {
+    Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
+    _ => Fault::None,
+};
+
+/// R9: the first owner's lease runs out, a second one takes over, and the first ends late.
+async fn a_late_end(status: u16) {
+    let (store, events) = (Faulty::with(NO_RENEWALS), Events::default());
+    let late = Handler::first_then(secs(4), status, 0);
+    let next = Handler::first_then(secs(4), 200, 0);
+    let first = layer(store.clone())
+        .on_event(events.hook())
+        .layer(late.clone());
+    let second = layer(store.elsewhere()).layer(next.clone());
+
+    let first_answer = send_later(&first, post("e1"));
+    late.began(1).await;
+    let first_token = holder(&store).await.unwrap();
+    sleep(millis(2_500)).await;
+    let second_answer = send_later(&second, post("e1"));
+    next.began(1).await;
+    let second_token = holder(&store).await.unwrap();
+    assert_ne!(first_token, second_token);
+
+    let first_answer = first_answer.await.unwrap();
+    assert_eq!(first_answer.brief(), (status, "run"));
+    assert_eq!(
+        events.count(lease_lost),
+        1,
+        "at the deadline, and not again"
+    );
+    assert_eq!(holder(&store).await, Some(second_token));
+    for service in [&first, &second] {
+        assert_eq!(send(service, post("e1")).await.brief(), (503, "in-flight"));
+    }
+    assert_eq!(second_answer.await.unwrap().brief(), (200, "run"));
+    match store.entry(&e1()).await {
+        Some(Entry::Done { token, .. }) => assert_eq!(token, second_token),
+        other => panic!("{other:?}"),
+    }
+    assert_eq!((late.runs(), next.runs()), (1, 1));
+}
+
+/// R9
+#[tokio::test(start_paused = true)]
+async fn a_late_release_leaves_the_next_owners_lease_alone() {
+    a_late_end(500).await;
+}
+
+/// R9
+#[tokio::test(start_paused = true)]
+async fn a_late_completion_leaves_the_next_owners_lease_alone() {
+    a_late_end(200).await;
+}
+
+/// R9: a late completion after the next owner completed, or failed.
+#[tokio::test(start_paused = true)]
+async fn a_late_completion_counts_only_if_nobody_else_completed() {
+    for status in [200, 500] {
+        let store = Faulty::with(NO_RENEWALS);
+        let late = Handler::first_then(secs(5), 200, 0);
+        let first = layer(store.clone()).layer(late.clone());
+        let second = layer(store.elsewhere()).layer(Handler::statuses([status]));
+        let answer = send_later(&first, post("e1"));
+        late.began(1).await;
+        let token = holder(&store).await.unwrap();
+        sleep(secs(3)).await;
+        assert_eq!(send(&second, post("e1")).await.brief(), (status, "run"));
+        assert_eq!(answer.await.unwrap().brief(), (200, "run"));
+        match store.entry(&e1()).await {
+            Some(Entry::Done { token: by, .. }) => assert_eq!(by == token, status == 500),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A handler that stops when its lease is lost, and when that was.
+fn watchful() -> (Handler, watch::Receiver<Option<Duration>>) {
+    let (lost, told) = watch::channel(None);
+    let handler = Handler::new(move |run: Run| {
+        let (delivery, lost) = (run.delivery(), lost.clone());
+        async move {
+            let begun = Instant::now();
+            delivery.lease_lost().await;
+            lost.send_replace(Some(begun.elapsed()));
+            500
+        }
+    });
+    (handler, told)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_told_when_the_deadline_of_its_lease_passes() {
+    for fault in [Fault::Before(StoreErrorKind::Unreachable), Fault::Hang] {
+        let events = Events::default();
+        let (handler, told) = watchful();
+        let store = Faulty::broken(Operation::Renew, fault);
+        let service = layer(store.clone()).on_event(events.hook()).layer(handler);
+        assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
+        let told = told.borrow().unwrap();
+        assert!(told >= secs(2) && told <= millis(2_300), "{told:?}");
+        assert!(events.count(lease_lost) >= 1);
+        assert!(store.count(Operation::Renew) > 1);
+    }
+}
+
+/// The deadline counts from before the acquire was sent, not from its reply.
+#[tokio::test(start_paused = true)]
+async fn the_time_of_a_lease_counts_from_before_it_was_asked_for() {
+    let (handler, told) = watchful();
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Acquire => Fault::Delay(millis(290)),
+        Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
+        _ => Fault::None,
+    });
+    let service = layer(store).layer(handler);
+    send(&service, post("e1")).await;
+    let told = told.borrow().unwrap();
+    assert!(told <= millis(1_720), "{told:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handler_is_told_when_a_renewal_finds_another_owner() {
+    let (handler, told) = watchful();
+    let (store, events) = (Faulty::new(), Events::default());
+    let service = layer(store.clone())
+        .lease(secs(30))
+        .on_event(events.hook())
+        .layer(handler.clone());
+    let answer = send_later(&service, post("e1"));
+    handler.began(1).await;
+    let by = Instant::now();
+    store.inner.forget(&e1(), true, by).await.unwrap();
+    let other = store.hold(&e1(), secs(3600)).await;
+    assert_eq!(answer.await.unwrap().brief(), (500, "run"));
+    let told = told.borrow().unwrap();
+    assert!(told >= secs(10) && told < secs(11), "{told:?}");
+    assert_eq!(holder(&store).await, Some(other));
+    assert!(events.count(lease_lost) >= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_fine_is_never_lost() {
+    let lost = Arc::new(AtomicBool::new(false));
+    let handler = Handler::new({
+        let lost = lost.clone();
+        move |run: Run| {
+            let (delivery, lost) = (run.delivery(), lost.clone());
+            async move {
+                tokio::select! {
+                    () = delivery.lease_lost() => lost.store(true, Ordering::SeqCst),
+                    () = sleep(secs(200)) => {}
+                }
+                200
+            }
+        }
+    });
+    let (store, events) = (Faulty::new(), Events::default());
+    let service = layer(store.clone()).on_event(events.hook()).layer(handler);
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    assert!(!lost.load(Ordering::SeqCst));
+    assert_eq!(events.count(lease_lost), 0);
+    // At a third of the lease of two seconds.
+    let renewals = store.count(Operation::Renew);
+    assert!((290..=310).contains(&renewals), "{renewals}");
+}
+
+/// R36: exactly one renewal fails; then all for a second.
+#[tokio::test(start_paused = true)]
+async fn failing_renewals_are_not_fatal_before_the_deadline() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let begun = Instant::now();
+    store.plan(move |call| {
+        let second = call.at - begun >= millis(1_500) && call.at - begun < millis(2_500);
+        match call.operation {
+            Operation::Renew if call.n == 1 || second => Fault::Before(StoreErrorKind::Unreachable),
+            _ => Fault::None,
+        }
+    });
+    let handler = Handler::first_then(secs(5), 200, 0);
+    let service = layer(store.clone())
+        .on_event(events.hook())
+        .layer(handler.clone());
+    let answer = send_later(&service, post("e1"));
+    handler.began(1).await;
+    for _ in 0..9 {
+        sleep(millis(500)).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+    }
+    assert_eq!(answer.await.unwrap().brief(), (200, "run"));
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
+    assert_eq!(handler.runs(), 1);
+    assert_eq!(events.count(lease_lost), 0);
+    let failed = |event: &DedupEvent| matches!(event, DedupEvent::StoreFailed { .. });
+    assert!(events.count(failed) >= 3);
+    // Tried again sooner than at the next third.
+    let renewals = store.of(Operation::Renew);
+    assert!(renewals[1].at - renewals[0].at < millis(300));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_that_forgot_everything_gets_the_lease_back_with_the_same_token() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let handler = Handler::first_then(secs(10), 200, 0);
+    let service = layer(store.clone())
+        .on_event(events.hook())
+        .layer(handler.clone());
+    let answer = send_later(&service, post("e1"));
+    handler.began(1).await;
+    let token = holder(&store).await.unwrap();
+    let by = Instant::now();
+    assert!(store.inner.forget(&e1(), true, by).await.unwrap());
+    sleep(secs(1)).await;
+    assert_eq!(holder(&store).await, Some(token));
+    assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+    assert_eq!(answer.await.unwrap().brief(), (200, "run"));
+    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(handler.runs(), 1);
+}
+
+/// A renewal that was on its way as the run was cut off must not take the event again for good.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_after_the_release_is_released_again() {
+    for late in [millis(60), millis(200), millis(800)] {
+        let store = Faulty::broken(Operation::Renew, Fault::Late(late));
+        let handler = Handler::new(|_| pending());
+        let service = layer(store.clone())
+            .lease(secs(30))
+            .on_disconnect(OnDisconnect::Cancel)
+            .layer(handler.clone());
+        let answer = send_later(&service, post("e1"));
+        store.called(Operation::Renew, 1).await;
+        sleep(millis(50)).await;
+        answer.abort();
+        sleep(late - millis(50) + millis(5)).await;
+        assert!(
+            holder(&store).await.is_some(),
+            "it landed after the release"
+        );
+        sleep(secs(2)).await;
+        assert!(holder(&store).await.is_none(), "{late:?}");
+    }
+}
+
+/// An acquire that timed out, and lands when its request has long been answered.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_lands_after_it_timed_out_is_released() {
+    // Before the first release, between it and the second.
+    for late in [millis(200), millis(310), millis(900), millis(1_200)] {
+        let (store, handler) = (Faulty::new(), Handler::ok());
+        store.plan(move |call| match call.operation {
+            Operation::Acquire if call.n == 1 => Fault::Late(late),
+            _ => Fault::None,
+        });
+        let service = layer(store.clone())
+            .lease(secs(3600))
+            .layer(handler.clone());
+        assert_eq!(send(&service, post("e1")).await.brief(), (503, "refused"));
+        sleep(millis(1_100)).await;
+        assert!(store.entry(&e1()).await.is_none(), "{late:?}");
+        let token = store.of(Operation::Acquire)[0].token;
+        let releases = store.of(Operation::Release);
+        assert_eq!(releases.len(), 2);
+        assert!(releases.iter().all(|release| release.token == token));
+        assert_eq!((releases[1].at - releases[0].at).as_secs(), 1);
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    }
+}
+
+/// Under `Forward` the run went ahead; its end ends the token.
+#[tokio::test(start_paused = true)]
+async fn a_run_forwarded_after_a_timed_out_acquire_completes_its_event() {
+    for fault in [Fault::HangAfter, Fault::Late(secs(1)), Fault::Hang] {
+        let (store, handler) = (Faulty::new(), Handler::first_then(secs(3), 200, 200));
+        store.plan(move |call| match call.operation {
+            Operation::Acquire if call.n == 1 => fault,
+            _ => Fault::None,
+        });
+        let service = layer(store.clone())
+            .lease(secs(60))
+            .store_failure(StoreFailure::Forward)
+            .layer(handler.clone());
+        let answer = send(&service, post("e1")).await;
+        assert_eq!(answer.brief(), (200, "unprotected"));
+        let token = store.of(Operation::Acquire)[0].token.unwrap();
+        match store.entry(&e1()).await {
+            Some(Entry::Done { token: by, .. }) => assert_eq!(by, token),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
+        assert_eq!(handler.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_forwarded_after_a_timed_out_acquire_releases_its_event_when_it_fails() {
+    for fault in [Fault::HangAfter, Fault::Late(secs(1)), Fault::Hang] {
+        let (store, handler) = (Faulty::new(), Handler::first_then(secs(3), 500, 200));
+        store.plan(move |call| match call.operation {
+            Operation::Acquire if call.n == 1 => fault,
+            _ => Fault::None,
+        });
+        let service = layer(store.clone())
+            .lease(secs(3600))
+            .store_failure(StoreFailure::Forward)
+            .layer(handler.clone());
+        let answer = send(&service, post("e1")).await;
+        assert_eq!(answer.brief(), (500, "unprotected"));
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_never_landed_does_not_release_anybodys_lease() {
+    let store = Faulty::new();
+    let handler = Handler::ok();
+    store.plan(|call| match call.operation {
+        Operation::Acquire => Fault::Hang,
+        _ => Fault::None,
+    });
+    let token = store.hold(&e1(), secs(60)).await;
+    let service = layer(store.clone()).layer(handler.clone());
+    assert_eq!(send(&service, post("e1")).await.brief(), (503, "refused"));
+    sleep(secs(5)).await;
+    assert!(store.count(Operation::Release) >= 2);
+    assert_eq!(holder(&store).await, Some(token));
+}
+
+/// R8 and R9 for those who hold leases themselves.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_away_neither_completes_nor_releases() {
+    let store = Faulty::new();
+    let dedup = layer(store.clone()).dedup();
+    for complete in [true, false] {
+        let Begun::Acquired(lease) = dedup.begin(&e1()).await.unwrap() else {
+            panic!("not acquired");
+        };
+        assert!(dedup.forget(&e1(), true).await.unwrap());
+        let other = store.hold(&e1(), secs(60)).await;
+        if complete {
+            assert!(!lease.complete(Record::new(None, None)).await);
+        } else {
+            lease.release(Release::Abandoned).await;
+        }
+        assert_eq!(holder(&store).await, Some(other));
+        let by = Instant::now();
+        store.inner.forget(&e1(), true, by).await.unwrap();
+    }
+}
+
+/// On real threads and a real clock: what blocks its thread never yields to a heartbeat on it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let handler = Handler::new(|run: Run| async move {
+        assert_eq!(run.n, 1);
+        std::thread::sleep(millis(1_200));
+        200
+    });
+    let service = layer(store.clone())
+        .lease(millis(400))
+        .store_timeout(millis(100))
+        .on_event(events.hook())
+        .layer(handler.clone());
+    let answer = send_later(&service, post("e1"));
+    handler.began(1).await;
+    for _ in 0..5 {
+        sleep(millis(200)).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+    }
+    assert_eq!(answer.await.unwrap().brief(), (200, "run"));
+    assert_eq!(events.count(lease_lost), 0);
+    assert!(store.count(Operation::Renew) >= 4);
+}
+
+/// A lease ends with its runtime, and the next one finds a heartbeat on its own.
+#[test]
+fn the_heartbeat_survives_its_runtime() {
+    let runtime = || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .unwrap()
+    };
+    let store = Faulty::new();
+    let layer = layer(store.clone());
+    let endless = layer.layer(Handler::new(|_| pending()));
+    runtime().block_on(async {
+        send_later(&endless, post("e0"));
+        sleep(secs(5)).await;
+        assert!(store.count(Operation::Renew) > 3);
+    });
+    runtime().block_on(async {
+        let handler = Handler::first_then(secs(10), 200, 0);
+        let service = layer.layer(handler.clone());
+        let answer = send_later(&service, post("e1"));
+        handler.began(1).await;
+        sleep(secs(9)).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+        assert_eq!(answer.await.unwrap().brief(), (200, "run"));
+    });
+}
