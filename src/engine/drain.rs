@@ -55,8 +55,7 @@ impl DrainHandle {
     pub async fn drain(&self, limit: Duration) -> Drained {
         self.0.close();
         let idle = timeout(limit, self.0.idle()).await.is_ok();
-        let unwritten = self.0.unwritten();
-        if idle && unwritten.is_empty() {
+        if idle && self.0.unwritten().is_empty() {
             return Drained {
                 complete: true,
                 ..Drained::default()
@@ -65,7 +64,7 @@ impl DrainHandle {
         Drained {
             lost: self.0.end().await,
             detached: self.0.detached(),
-            unwritten,
+            unwritten: self.0.unwritten(),
             complete: false,
         }
     }

@@ -254,18 +254,24 @@ impl<St: LeaseStore> Dedup<St> {
         Ok(())
     }
 
+    /// One last look, before an event is reported as lost: it may have been completed since, or
+    /// its completion be on its way.
+    pub(super) async fn is_done(&self, key: &Key) -> bool {
+        let entry = self.call_inspect(key).await;
+        matches!(entry, Ok(Some(Entry::Done { .. }))) || self.pending_completion(key).is_some()
+    }
+
     /// Ends all standbys, and reports those whose events are not done after all.
     pub(super) async fn end_standbys(&self, reason: LostReason) -> Vec<Lost> {
         let standbys: Vec<_> = self.shared.standbys.lock().drain().collect();
         let lost = stream::iter(standbys).map(|(key, mut standby)| async move {
             standby.ended.notify_one();
-            match self.call_inspect(&key).await {
-                Ok(Some(Entry::Done { .. })) => {
-                    standby.keep();
-                    None
-                }
-                _ => standby.lose(reason),
+            let done = self.is_done(&key).await;
+            if done {
+                standby.keep();
+                return None;
             }
+            standby.lose(reason)
         });
         let lost = lost.buffer_unordered(AT_ONCE);
         lost.filter_map(|lost| async { lost }).collect().await

@@ -9,7 +9,7 @@ use tokio::{
 };
 
 use super::{Begun, Candidate, Dedup, Lease, pace::Pace, standby::Standby};
-use crate::{Entry, Key, LeaseStore, LostReason};
+use crate::{Key, LeaseStore, LostReason};
 
 /// The pauses after a run of its own that failed, and the shortest one while another holds the
 /// lease.
@@ -39,7 +39,7 @@ impl<St: LeaseStore> Watch<St> {
                 }
                 return;
             }
-            let done = self.is_done().await;
+            let done = self.dedup.is_done(&self.key).await;
             // Unless the promise was made once more meanwhile.
             match self.end(Standby::is_over) {
                 Some(standby) if done => standby.keep(),
@@ -90,12 +90,6 @@ impl<St: LeaseStore> Watch<St> {
             _ = timeout_at(until, self.dedup.tracker().draining()).await;
             *hurried = self.dedup.tracker().is_draining();
         }
-    }
-
-    /// One last look, before an event is reported as lost.
-    async fn is_done(&self) -> bool {
-        let entry = self.dedup.call_inspect(&self.key).await;
-        matches!(entry, Ok(Some(Entry::Done { .. })))
     }
 
     fn with<T>(&self, look: impl FnOnce(&Standby<St>) -> T) -> Option<T> {
