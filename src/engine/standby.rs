@@ -11,7 +11,10 @@ use std::{
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
 use http::Request;
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
 use super::{Dedup, Lease, tracker::Booked, watch::Watch};
 use crate::{DedupEvent, Entry, Key, LeaseStore, Lost, LostReason};
@@ -266,8 +269,10 @@ impl<St: LeaseStore> Dedup<St> {
         let standbys: Vec<_> = self.shared.standbys.lock().drain().collect();
         let lost = stream::iter(standbys).map(|(key, mut standby)| async move {
             standby.ended.notify_one();
-            let done = self.is_done(&key).await;
-            if done {
+            // Its task answers when it, and a run of its own, are gone.
+            let gone = standby.ended.notified();
+            _ = timeout(self.settings.store_timeout(), gone).await;
+            if self.is_done(&key).await {
                 standby.keep();
                 return None;
             }

@@ -105,8 +105,9 @@ impl<St: LeaseStore> Watch<St> {
 
 impl<St: LeaseStore> Drop for Watch<St> {
     fn drop(&mut self) {
-        // Where it was ended before, there is nothing to drop.
+        // Where it was ended before, there is nothing to drop, but somebody to tell.
         drop(self.end(|_| true));
+        self.ended.notify_one();
     }
 }
 
