@@ -23,7 +23,7 @@ use crate::Key;
 #[cfg(feature = "test-util")]
 pub use self::contract::contract;
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisStore, RedisStoreError};
+pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     boxed::{BoxStore, BoxStoreError},
     memory::{MemoryStore, MemoryStoreError},
