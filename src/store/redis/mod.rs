@@ -82,8 +82,8 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 ///   `cluster-require-full-coverage no` a node that fails takes none but its own events down.
 /// - **Sentinel** (feature `sentinel`): all Sentinels are asked at once, and a server that they
 ///   name has to say itself that it is a primary. While the store is in use, they are asked again
-///   each second whether it still is: a primary that was replaced does not know it for some 10
-///   seconds, and takes writes meanwhile that it forgets.
+///   each second whether it still is: a primary that was replaced does not know it for some
+///   seconds, and takes writes meanwhile that it will forget.
 /// - **TLS** (feature `tls`): rustls, with the authorities that the system trusts, or
 ///   [those named](RedisStoreBuilder::authorities). If the application has not installed a
 ///   cryptography provider of rustls by the first connection, it is ring.

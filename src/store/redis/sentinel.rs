@@ -130,7 +130,7 @@ impl Sentinels {
 
     /// Whether most Sentinels that answer name another primary than this.
     ///
-    /// One that was replaced does not know it for some time, 8 seconds and more, and goes on to
+    /// One that was replaced does not know it for seconds, and goes on to
     /// take writes that it will forget.
     pub(super) async fn has_replaced(&self, primary: &str) -> Option<RedisStoreError> {
         let all: FuturesUnordered<_> = self.sentinels.iter().map(|it| self.ask(it)).collect();
