@@ -34,7 +34,7 @@ const FINISH: Duration = Duration::from_secs(25);
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let options = Options::parse();
+    let options = Options::parse().checked();
     tracing_subscriber::fmt()
         .with_env_filter(EnvFilter::from_default_env())
         .with_writer(std::io::stderr)

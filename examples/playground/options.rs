@@ -3,8 +3,9 @@
 use std::{error::Error, time::Duration};
 
 use clap::{
-    Parser,
+    CommandFactory, Parser,
     builder::{PossibleValuesParser, TypedValueParser},
+    error::ErrorKind,
 };
 use http::HeaderName;
 use humantime::parse_duration;
@@ -95,6 +96,17 @@ pub(crate) struct Options {
 }
 
 impl Options {
+    /// Ends the program on what the layer would panic on.
+    pub(crate) fn checked(self) -> Self {
+        if self.lease < 4 * self.store_timeout {
+            let why = "the lease must be at least four times the store timeout\n";
+            Self::command()
+                .error(ErrorKind::ValueValidation, why)
+                .exit();
+        }
+        self
+    }
+
     pub(crate) fn store(&self) -> Result<BoxStore, Box<dyn Error>> {
         Ok(match &self.redis {
             Some(url) => RedisStore::open(url)?.boxed(),
