@@ -258,8 +258,8 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// [`Outcome`](crate::Outcome) is in the answer's extensions in any case.
     ///
     /// Defaults to `webhook-dedup`.
-    pub fn outcome_header(mut self, name: impl Into<Option<HeaderName>>) -> Self {
-        self.rules.outcome_header = name.into();
+    pub fn outcome_header(mut self, name: Option<HeaderName>) -> Self {
+        self.rules.outcome_header = name;
         self
     }
 

@@ -57,8 +57,9 @@ impl<St: LeaseStore> fmt::Debug for Dedup<St> {
 }
 
 /// What became of an event given to [`Dedup::run`].
+///
+/// These three are all there can be, so that a `match` needs no fourth arm.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Ran<T> {
     /// It ran now, and this came out.
     Completed(T),
