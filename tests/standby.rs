@@ -673,6 +673,62 @@ async fn an_event_that_is_done_when_its_standby_reaches_its_age_is_not_lost() {
     assert_eq!(store.count(Operation::Acquire), looks, "it has ended");
 }
 
+/// Its own run answered, and the reply to its completion is not here yet.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_its_standby_is_completing_as_it_reaches_its_age_is_not_lost() {
+    for fault in [Fault::Delay(millis(250)), Fault::Hang, Fault::HangAfter] {
+        let (store, events) = (
+            Faulty::broken(Operation::Complete, fault),
+            Events::default(),
+        );
+        store.hold(&e1(), millis(500)).await;
+        let service = by_id(store.clone())
+            .limits(Limits::default().standby_age(millis(1_100)))
+            .on_event(events.hook())
+            .layer(Handler::ok());
+        send(&service, post("e1")).await;
+        store.called(Operation::Complete, 1).await;
+        sleep(secs(1)).await;
+        store.heal();
+        sleep(secs(5)).await;
+        assert!(done(&store.inner, &e1()).await.is_some(), "{fault:?}");
+        assert!(events.lost().is_empty(), "{fault:?}");
+    }
+}
+
+/// The limit of a drain is over, on another thread, while the task takes its first step.
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_is_ended_in_its_first_step_drops_its_run() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let token = store.hold(&e1(), secs(60)).await;
+    let layer = by_id(store.clone()).on_event(events.hook());
+    let drain = layer.drain_handle();
+    let handler = Handler::new({
+        let drain = drain.clone();
+        move |_| {
+            let drain = drain.clone();
+            let ended = std::thread::spawn(move || {
+                let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+                runtime.block_on(drain.drain(Duration::ZERO)).lost().len()
+            });
+            assert_eq!(ended.join().unwrap(), 1);
+            async {
+                sleep(secs(1)).await;
+                200
+            }
+        }
+    });
+    // The heartbeat is awake already, so that the step does not end before the run begins.
+    let _other = layer.dedup().begin(&Key::new("t", "e2")).await.unwrap();
+    sleep(millis(1)).await;
+    let service = layer.layer(handler.clone());
+    send(&service, post("e1")).await;
+    store.let_go(&e1(), token).await;
+    assert!(drain.drain(secs(5)).await.is_complete());
+    assert_eq!((handler.runs(), handler.ended()), (1, 0));
+    assert_eq!(events.lost().len(), 1);
+}
+
 /// Two routes, say, of which one lets its runs take longer.
 #[tokio::test(start_paused = true)]
 async fn a_standby_runs_each_request_under_the_settings_it_came_under() {
