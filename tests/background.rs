@@ -11,8 +11,8 @@ use tokio::{
 };
 use tower::{Layer, Service};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, MemoryStore, Operation, Ran, Release,
-    StoreErrorKind, StoreFailure,
+    Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, MemoryStore, Operation, Ran, Record,
+    Release, StoreErrorKind, StoreFailure,
 };
 
 use http_support::{Events, Handler, c0, millis, post, secs, send};
@@ -177,32 +177,36 @@ async fn a_drain_writes_what_can_be_written_before_its_limit() {
     assert!(drained.is_complete(), "{drained:?}");
 }
 
-/// The attempt to write it, and with it a renewal, were on their way.
+/// Whether its lease was taken away with it or not.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_forgotten_while_its_completion_is_being_written_runs_again() {
-    let store = Faulty::broken(Operation::Complete, Fault::Hang);
-    let dedup = Dedup::new(store.clone());
-    completed(&dedup, &e(1)).await;
-    // The second one is of the background.
-    store.called(Operation::Complete, 2).await;
-    assert!(dedup.forget(&e(1), true).await.unwrap());
-    sleep(secs(2)).await;
-    drop(acquired(&dedup, &e(1)).await);
+    for force in [true, false] {
+        let store = Faulty::broken(Operation::Complete, Fault::Hang);
+        let dedup = Dedup::new(store.clone());
+        completed(&dedup, &e(1)).await;
+        // The second one is of the background.
+        store.called(Operation::Complete, 2).await;
+        assert!(dedup.forget(&e(1), force).await.unwrap());
+        sleep(secs(2)).await;
+        drop(acquired(&dedup, &e(1)).await);
+    }
 }
 
-/// The same, with the renewal that follows.
+/// The renewal takes the event again, long after it was released.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_forgotten_while_its_lease_is_being_renewed_runs_again() {
     let store = Faulty::with(|call| match call.operation {
         Operation::Complete => FULL,
-        Operation::Renew => Fault::Delay(millis(200)),
+        Operation::Renew => Fault::Delay(secs(5)),
         _ => Fault::None,
     });
-    let dedup = Dedup::new(store.clone());
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(10));
     completed(&dedup, &e(1)).await;
     store.called(Operation::Renew, 1).await;
     assert!(dedup.forget(&e(1), true).await.unwrap());
-    sleep(secs(2)).await;
+    sleep(secs(6)).await;
     assert!(store.entry(&e(1)).await.is_none());
     drop(acquired(&dedup, &e(1)).await);
 }
