@@ -249,6 +249,27 @@ async fn a_renewal_that_hangs_holds_up_no_other_lease() {
     assert!(!hanging.is_lost(), "tried again before its deadline");
 }
 
+/// With one runtime ends the task that renews, amid the renewals of leases of another.
+#[test]
+fn a_renewal_that_ends_with_its_runtime_is_sent_again_by_the_next() {
+    let (one, other) = (runtime(), runtime());
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Renew if call.n <= 2 => Fault::Hang,
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone());
+    let first = one.block_on(acquired(&dedup, &e(1)));
+    let second = other.block_on(acquired(&dedup, &e(2)));
+    one.block_on(store.called(Operation::Renew, 2));
+    drop((first, one));
+    other.block_on(async {
+        let third = acquired(&dedup, &e(3)).await;
+        sleep(secs(60)).await;
+        assert!(!third.is_lost());
+        assert!(!second.is_lost());
+    });
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_panics_costs_no_lease() {
     let store = Faulty::with(|call| match call.operation {

@@ -300,11 +300,8 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
                 shared: shared.clone(),
                 settings: beat.settings.clone(),
             };
-            beat.renewing.store(true, Ordering::SeqCst);
-            renewals.push(async move {
-                dedup.renew(&beat).await;
-                beat.renewing.store(false, Ordering::SeqCst);
-            });
+            let renewing = Renewing::begin(beat);
+            renewals.push(async move { dedup.renew(&renewing.0).await });
         }
         drop(shared);
 
@@ -318,6 +315,22 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
         drop(waiting);
         task.state().next = next;
         woken = task.sleep(next, &mut renewals).await;
+    }
+}
+
+/// A renewal on its way, until this is dropped: by the end of the runtime, too.
+struct Renewing(Arc<Beat>);
+
+impl Renewing {
+    fn begin(beat: Arc<Beat>) -> Self {
+        beat.renewing.store(true, Ordering::SeqCst);
+        Self(beat)
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.renewing.store(false, Ordering::SeqCst);
     }
 }
 
