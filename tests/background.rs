@@ -249,6 +249,54 @@ async fn a_renewal_that_hangs_holds_up_no_other_lease() {
     assert!(!hanging.is_lost(), "tried again before its deadline");
 }
 
+/// The same of what has been completed,
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_hangs_holds_up_no_other() {
+    let store = Faulty::new();
+    let slow = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(15));
+    let fast = slow.clone().lease(secs(2));
+    let elsewhere = Dedup::new(store.elsewhere());
+    let hanging = acquired(&slow, &e(1)).await;
+    let token = hanging.token();
+    store.plan(move |call| match call.operation {
+        Operation::Complete if call.token == Some(token) => Fault::Hang,
+        Operation::Complete => FULL,
+        _ => Fault::None,
+    });
+    assert!(!hanging.complete(Record::new(None, None)).await);
+    store.called(Operation::Complete, 2).await;
+    completed(&fast, &e(2)).await;
+    for _ in 0..10 {
+        sleep(secs(1)).await;
+        let begun = elsewhere.begin(&e(2)).await.unwrap();
+        assert!(matches!(begun, Begun::InFlight { .. }), "{begun:?}");
+    }
+}
+
+/// and of what is released.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_hangs_holds_up_no_other() {
+    let store = Faulty::new();
+    let slow = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(15));
+    let fast = slow.clone().store_timeout(millis(300));
+    let leases = [acquired(&slow, &e(1)).await, acquired(&fast, &e(2)).await];
+    let token = leases[0].token();
+    store.plan(move |call| match call.operation {
+        Operation::Release if call.token == Some(token) => Fault::Hang,
+        _ => Fault::None,
+    });
+    for (n, lease) in leases.into_iter().enumerate() {
+        drop(lease);
+        sleep(millis(10)).await;
+        assert_eq!(store.count(Operation::Release), n + 1);
+    }
+    assert!(store.entry(&e(2)).await.is_none());
+}
+
 /// With one runtime ends the task that renews, amid the renewals of leases of another.
 #[test]
 fn a_renewal_that_ends_with_its_runtime_is_sent_again_by_the_next() {
