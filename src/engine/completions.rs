@@ -190,11 +190,15 @@ impl<St: LeaseStore> Dedup<St> {
     /// Has a task write what is pending: where it became so outside a runtime, or where the
     /// task's runtime has ended, there is none.
     fn write_completions(&self) {
-        let worked = {
+        // Outside a runtime it must not seem to others that there was one.
+        let can_spawn = self.tracker().can_spawn();
+        let start = {
             let mut pending = self.shared.completions.lock();
-            pending.completions.is_empty() || std::mem::replace(&mut pending.worked, true)
+            let start = can_spawn && !pending.worked && !pending.completions.is_empty();
+            pending.worked |= start;
+            start
         };
-        if !worked {
+        if start {
             // Not under the lock: a runtime that is ending drops the task at once.
             let work = Work {
                 shared: self.shared.clone(),

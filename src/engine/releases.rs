@@ -69,24 +69,28 @@ impl<St: LeaseStore> Dedup<St> {
             due: now,
             until,
         };
-        let worked = {
+        // Outside a runtime nothing can be sent, and the lease runs out; and it must not seem to
+        // others that there was a task.
+        let can_spawn = self.tracker().can_spawn();
+        let start = {
             let mut queue = self.shared.releases.lock();
             if queue.waiting.len() >= MOST {
                 queue.waiting.pop_front();
             }
             queue.waiting.push_back(waiting);
-            std::mem::replace(&mut queue.worked, true)
+            let start = can_spawn && !queue.worked;
+            queue.worked |= start;
+            start
         };
-        if worked {
-            self.shared.releases.pushed.notify_one();
-        } else {
-            // Not under the lock: a runtime that is ending drops the task at once. Outside a
-            // runtime nothing can be sent, and the lease runs out.
+        if start {
+            // Not under the lock: a runtime that is ending drops the task at once.
             let work = Work {
                 shared: self.shared.clone(),
                 finished: false,
             };
             self.shared.tracker.spawn(work.run());
+        } else {
+            self.shared.releases.pushed.notify_one();
         }
     }
 }
