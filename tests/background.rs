@@ -364,6 +364,26 @@ async fn a_lease_whose_time_has_passed_is_lost_though_nobody_looked() {
     assert!(lease.is_lost());
 }
 
+/// However its run ends: another one may have run beside it.
+#[tokio::test]
+async fn a_lease_whose_time_has_passed_is_reported_when_it_ends() {
+    for ending in 0..3 {
+        let events = Events::default();
+        let dedup = Dedup::new(MemoryStore::new())
+            .lease(millis(20))
+            .on_event(events.hook());
+        let lease = acquired(&dedup, &e(1)).await;
+        std::thread::sleep(millis(40));
+        match ending {
+            0 => assert!(lease.complete(Record::new(None, None)).await),
+            1 => lease.release(Release::Abandoned).await,
+            _ => drop(lease),
+        }
+        let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
+        assert_eq!(events.count(lost), 1, "{ending}");
+    }
+}
+
 fn run_limit(event: &DedupEvent) -> bool {
     matches!(event, DedupEvent::RunLimit { .. })
 }
