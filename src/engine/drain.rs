@@ -117,7 +117,7 @@ trait Drain: Send + Sync {
 impl<St: LeaseStore> Drain for Dedup<St> {
     fn close(&self) {
         self.tracker().close();
-        self.write_completions();
+        self.hurry_completions();
     }
 
     fn idle(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
