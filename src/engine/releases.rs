@@ -9,7 +9,10 @@ use std::{
 use futures_util::stream::FuturesUnordered;
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Dedup, Settings, Shared, pace::sleep};
+use super::{
+    Dedup, Settings, Shared,
+    pace::{Pace, sleep},
+};
 use crate::{Key, LeaseStore, Release, Token};
 
 /// At the cap the oldest is let go: its lease runs out.
@@ -18,11 +21,14 @@ const MOST: usize = 4096;
 /// How many are sent at once.
 const AT_ONCE: usize = 64;
 
-/// The pause after a failed try: short, since the events are blocked meanwhile.
-const RETRY: Duration = Duration::from_millis(250);
+/// The pauses after failed tries: short, since the events are blocked meanwhile.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// An old command can land after the release that followed it; so it is released once more.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// For so long after a drain began it is tried to release; what remains runs out.
+const HURRY: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct Releases {
@@ -44,6 +50,7 @@ struct Waiting {
     release: Release,
     again: bool,
     settings: Arc<Settings>,
+    pace: Pace,
     due: Instant,
     /// The lease has run out by then.
     until: Instant,
@@ -66,6 +73,7 @@ impl<St: LeaseStore> Dedup<St> {
             release,
             again,
             settings,
+            pace: Pace::new(RETRY.0, RETRY.1),
             due: now,
             until,
         };
@@ -146,7 +154,7 @@ impl<St: LeaseStore> Work<St> {
     }
 }
 
-async fn send<St: LeaseStore>(shared: Arc<Shared<St>>, waiting: Waiting) {
+async fn send<St: LeaseStore>(shared: Arc<Shared<St>>, mut waiting: Waiting) {
     let (settings, key) = (waiting.settings.clone(), &waiting.key);
     let dedup = Dedup { shared, settings };
     let released = dedup.call_release(key, waiting.token, waiting.release);
@@ -160,11 +168,13 @@ async fn send<St: LeaseStore>(shared: Arc<Shared<St>>, waiting: Waiting) {
         },
         Ok(_) => return,
         Err(_) => Waiting {
-            due: now + RETRY,
+            due: now + waiting.pace.pause(),
             ..waiting
         },
     };
-    if next.due < next.until {
+    let draining = dedup.tracker().draining_since();
+    let until = draining.map_or(next.until, |since| next.until.min(since + HURRY));
+    if next.due < until {
         dedup.shared.releases.lock().waiting.push_back(next);
     }
 }
