@@ -107,7 +107,7 @@
 //! |---|---|---|
 //! | `redis` | yes | `RedisStore` |
 //! | `tracing` | yes | a `tracing` event for each [`DedupEvent`] |
-//! | `test-util` | no | `store::contract`, the test suite for stores of your own |
+//! | `test-util` | no | `contract`, the test suite for stores of your own |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

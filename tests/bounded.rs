@@ -230,7 +230,7 @@ async fn the_memory_store_stays_within_its_cap() {
     let store = MemoryStore::with_capacity(20_000);
     let by = Instant::now();
     for n in 0..200_000 {
-        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        let (key, token) = (Key::new("t", format!("e{n}")), Token::random());
         store.acquire(&key, token, secs(30), by).await.unwrap();
         let release = Release::Failed { status: Some(500) };
         let ended = if n % 2 == 0 {
@@ -271,7 +271,7 @@ async fn an_event_that_was_cut_off_takes_no_room() {
     let store = MemoryStore::new();
     let by = Instant::now();
     for n in 0..100 {
-        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        let (key, token) = (Key::new("t", format!("e{n}")), Token::random());
         store.acquire(&key, token, secs(30), by).await.unwrap();
         let released = store.release(&key, token, Release::Abandoned, secs(60), by);
         released.await.unwrap();

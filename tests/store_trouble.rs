@@ -98,7 +98,7 @@ async fn five_hundred_requests_of_a_store_that_hangs_are_answered_within_its_tim
     store.heal();
     sleep(secs(3 + 2)).await;
     for n in 0..500 {
-        let entry = store.entry(&Key::new("t", &format!("e{n}"))).await;
+        let entry = store.entry(&Key::new("t", format!("e{n}"))).await;
         assert!(entry.is_none());
     }
 }
