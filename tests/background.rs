@@ -379,9 +379,36 @@ async fn a_lease_whose_time_has_passed_is_reported_when_it_ends() {
             1 => lease.release(Release::Abandoned).await,
             _ => drop(lease),
         }
-        let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
-        assert_eq!(events.count(lost), 1, "{ending}");
+        assert_eq!(events.count(lease_lost), 1, "{ending}");
     }
+}
+
+/// The store takes it up again, as it would after it forgot everything.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_after_another_run_came_and_went_does_not_hide_it() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(2))
+        .on_event(events.hook());
+    let begun = Instant::now();
+    let lease = acquired(&dedup, &e(1)).await;
+    store.plan(move |call| match call.operation {
+        Operation::Renew if call.at < begun + millis(1_800) => FULL,
+        Operation::Renew => Fault::Delay(millis(300)),
+        _ => Fault::None,
+    });
+    sleep(millis(2_010)).await;
+    drop(acquired(&Dedup::new(store.elsewhere()), &e(1)).await);
+    sleep(secs(1)).await;
+    assert_eq!(events.count(lease_lost), 1);
+    assert!(
+        lease.complete(Record::new(None, None)).await,
+        "all the same"
+    );
+}
+
+fn lease_lost(event: &DedupEvent) -> bool {
+    matches!(event, DedupEvent::LeaseLost { .. })
 }
 
 fn run_limit(event: &DedupEvent) -> bool {

@@ -26,7 +26,7 @@ mod http_support;
 #[path = "support/stores.rs"]
 mod stores;
 
-const EVENTS: usize = 2_500;
+const EVENTS: usize = 1_250;
 const DELIVERIES: usize = 4;
 
 /// How many are under way at once.
@@ -191,15 +191,17 @@ async fn promises_hold(trouble: Option<fn(&Call) -> Fault>, lease: Duration, tim
         }
     }
 
-    // What was acknowledged is completed, or was reported.
+    // What was acknowledged is completed, or was reported. A run that completed after its lease
+    // was lost may have left the last word to another.
+    let tally = std::mem::take(&mut *runs.0.lock().unwrap());
     assert!(acknowledged.len() > EVENTS / 2, "{}", acknowledged.len());
     for event in acknowledged {
-        let entry = store.entry(&key(event)).await;
+        let (key, entry) = (key(event), store.entry(&key(event)).await);
         let done = matches!(entry, Some(Entry::Done { .. }));
-        assert!(done || left.contains(&key(event)), "e{event}: {entry:?}");
+        let ran = tally.completed.contains_key(&format!("e{event}")) && late.contains(&key);
+        assert!(done || left.contains(&key) || ran, "e{event}: {entry:?}");
     }
     // No two runs where the leases held, neither at once nor one after the other.
-    let tally = std::mem::take(&mut *runs.0.lock().unwrap());
     let twice = tally.completed.iter().filter(|&(_, &times)| times > 1);
     for id in tally.beside.iter().chain(twice.map(|(id, _)| id)) {
         assert!(late.contains(&Key::new("t", id)), "{id} ran twice");

@@ -233,6 +233,9 @@ impl<St: LeaseStore> Dedup<St> {
             beat.open.store(false, Ordering::SeqCst);
         }
         match renewed {
+            // It came too late to tell whether the lease was held all the time: another run may
+            // have come and gone.
+            Ok(true) if beat.is_lost() => {}
             Ok(true) => {
                 let (deadline, due) = (sent + lease, sent + lease / 3);
                 *beat.times() = Times { deadline, due };
