@@ -28,7 +28,7 @@ mod stores;
 const FULL: Fault = Fault::Before(StoreErrorKind::OutOfMemory);
 
 fn e(n: usize) -> Key {
-    Key::new("t", &format!("e{n}"))
+    Key::new("t", format!("e{n}"))
 }
 
 fn runtime() -> Runtime {

@@ -33,7 +33,7 @@ const DELIVERIES: usize = 4;
 const AT_ONCE: usize = 200;
 
 fn key(event: usize) -> Key {
-    Key::new("t", &format!("e{event}"))
+    Key::new("t", format!("e{event}"))
 }
 
 /// What a handler has done.
