@@ -13,7 +13,7 @@ use tokio::{
 
 use super::{
     Settings, Switch,
-    book::{Debt, What},
+    line::{Debt, What},
     shared::{Shared, is_outage},
 };
 use crate::{Acquire, Entry, Key, LeaseStore, Release, StoreError, StoreErrorKind, Token};

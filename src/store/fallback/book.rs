@@ -2,12 +2,13 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
 
-use crate::{Key, Record, Release, Token, store::after};
+use super::line::{Debt, Known, Line, What};
+use crate::{Acquire, Key, Record, Release, Token, store::after};
 
 /// At the cap a new lease is not carried back.
 const MOST_LEASES: usize = 65_536;
@@ -27,6 +28,8 @@ pub(super) struct Book {
     lines: HashMap<Token, Line>,
     /// How many lines, and calls on their way to the secondary, make an event local.
     local: HashMap<Key, usize>,
+    /// Where the secondary does not know, or not yet.
+    missing: HashMap<Key, Token>,
     /// Completions, oldest first; some may be gone.
     done: VecDeque<Token>,
     /// Releases and the like, oldest first; some may be gone.
@@ -36,69 +39,6 @@ pub(super) struct Book {
     changes: u64,
     /// Completions that had to go before the primary knew of them.
     pub(super) dropped: usize,
-}
-
-struct Line {
-    key: Key,
-    what: What,
-    /// What it says is of no use from then on.
-    until: Instant,
-    /// The primary does not know.
-    owed: bool,
-    /// The primary was told, and had given the event to another token.
-    contested: bool,
-    /// The primary may have heard of this token.
-    sent: bool,
-    /// Tells whether the line has changed while it was carried.
-    change: u64,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    /// The token runs the event, under a lease of this length.
-    Lease(Duration),
-    /// It has completed it.
-    Done(Record),
-    /// It has given it up; with `again`, an old command may still land after the release.
-    Release {
-        release: Release,
-        keep: Duration,
-        again: bool,
-    },
-    /// An operator lets the event run again.
-    Forget,
-}
-
-/// A line, copied out of the lock to be carried to the primary.
-pub(super) struct Debt {
-    pub(super) key: Key,
-    pub(super) token: Token,
-    pub(super) what: What,
-    pub(super) until: Instant,
-    change: u64,
-}
-
-impl What {
-    /// Which are carried first: what makes room for the others.
-    pub(super) const fn rank(&self) -> u8 {
-        match self {
-            Self::Forget => 0,
-            Self::Release { .. } => 1,
-            Self::Done(_) => 2,
-            Self::Lease(_) => 3,
-        }
-    }
-
-    const fn is_lease(&self) -> bool {
-        matches!(self, Self::Lease(_))
-    }
-}
-
-impl Line {
-    /// Whether the secondary decides because of it.
-    const fn is_local(&self) -> bool {
-        self.owed && matches!(self.what, What::Lease(_) | What::Done(_))
-    }
 }
 
 impl Book {
@@ -121,16 +61,10 @@ impl Book {
     }
 
     /// The token has acquired the event.
-    pub(super) fn acquired(
-        &mut self,
-        key: &Key,
-        token: Token,
-        lease: Duration,
-        owed: bool,
-        sent: bool,
-    ) {
-        let known = self.lines.get(&token);
-        let is_new = known.is_none_or(|line| !line.what.is_lease());
+    pub(super) fn acquired(&mut self, key: &Key, token: Token, lease: Duration, mut known: Known) {
+        let line = self.lines.get(&token);
+        known.sent |= line.is_some_and(|line| line.sent);
+        let is_new = line.is_none_or(|line| !line.what.is_lease());
         let now = Instant::now();
         if is_new && self.leases >= MOST_LEASES {
             let recent = self.purged.is_some_and(|purged| now - purged < PURGE);
@@ -141,31 +75,18 @@ impl Book {
                 return;
             }
         }
-        let sent = sent || known_sent(self.lines.get(&token));
-        self.write(
-            key,
-            token,
-            What::Lease(lease),
-            after(now, lease),
-            owed,
-            sent,
-        );
+        let until = after(now, lease);
+        self.write(key, token, What::Lease(lease), until, known);
     }
 
     /// The token still has it. A renewal that is overtaken by the end of the run says nothing.
-    pub(super) fn renewed(
-        &mut self,
-        key: &Key,
-        token: Token,
-        lease: Duration,
-        owed: bool,
-        sent: bool,
-    ) {
+    pub(super) fn renewed(&mut self, key: &Key, token: Token, lease: Duration, mut known: Known) {
         let line = self.lines.get(&token);
         if line.is_none_or(|line| line.what.is_lease()) {
             // A token that is not in the book may be in the primary.
-            let sent = sent || line.is_none();
-            self.acquired(key, token, lease, owed, sent);
+            known.sent |= line.is_none();
+            known.mirrored |= line.is_some_and(|line| line.mirrored);
+            self.acquired(key, token, lease, known);
         }
     }
 
@@ -175,27 +96,24 @@ impl Book {
         token: Token,
         record: Record,
         retention: Duration,
-        owed: bool,
+        known: Known,
         most: usize,
     ) {
         if most == 0 {
-            self.dropped += usize::from(owed);
+            self.dropped += usize::from(known.owed);
             self.remove(token);
             return;
         }
-        let known = self.lines.get(&token);
-        if !known.is_some_and(|line| matches!(line.what, What::Done(_))) {
+        let is_done = |line: &Line| matches!(line.what, What::Done(_));
+        if !self.lines.get(&token).is_some_and(is_done) {
             self.done.push_back(token);
         }
         let until = after(Instant::now(), retention);
-        self.write(key, token, What::Done(record), until, owed, true);
+        self.write(key, token, What::Done(record), until, known);
         while self.done.len() > most
             && let Some(oldest) = self.done.pop_front()
         {
-            if self
-                .lines
-                .get(&oldest)
-                .is_some_and(|line| matches!(line.what, What::Done(_)))
+            if self.lines.get(&oldest).is_some_and(is_done)
                 && self.remove(oldest).is_some_and(|line| line.owed)
             {
                 self.dropped += 1;
@@ -273,7 +191,12 @@ impl Book {
         if !self.lines.get(&token).is_some_and(is_errand) {
             self.errands.push_back(token);
         }
-        self.write(key, token, what, after(Instant::now(), lease), true, true);
+        let known = Known {
+            owed: true,
+            sent: true,
+            mirrored: true,
+        };
+        self.write(key, token, what, after(Instant::now(), lease), known);
         while self.errands.len() > MOST_ERRANDS
             && let Some(oldest) = self.errands.pop_front()
         {
@@ -283,34 +206,72 @@ impl Book {
         }
     }
 
-    fn write(
-        &mut self,
-        key: &Key,
-        token: Token,
-        what: What,
-        until: Instant,
-        owed: bool,
-        sent: bool,
-    ) {
-        // Where it is contested, it is not tried again at once.
+    fn write(&mut self, key: &Key, token: Token, what: What, until: Instant, known: Known) {
         let old = self.remove(token);
-        let same = |line: &Line| line.what.rank() == what.rank() && line.contested;
-        let contested = owed && old.as_ref().is_some_and(same);
+        let old = old.filter(|line| line.what.rank() == what.rank());
+        // Where it is contested, it is not tried again at once.
+        let contested = known.owed && old.as_ref().is_some_and(|line| line.contested);
         self.changes += 1;
         let line = Line {
             key: key.clone(),
             what,
             until,
-            owed,
+            owed: known.owed,
             contested,
-            sent,
+            sent: known.sent,
+            mirrored: known.mirrored,
+            since: old.map_or_else(SystemTime::now, |line| line.since),
             change: self.changes,
         };
         self.leases += usize::from(line.what.is_lease());
         if line.is_local() {
             self.enter(key);
         }
+        if !line.mirrored {
+            self.missing.insert(key.clone(), token);
+        }
         self.lines.insert(token, line);
+    }
+
+    /// The secondary knows that the token has acquired the event. `false`: it has given it up
+    /// since.
+    pub(super) fn lease_mirrored(&mut self, key: &Key, token: Token) -> bool {
+        let Some(line) = self.lines.get_mut(&token) else {
+            return false;
+        };
+        if line.what.is_lease() {
+            line.mirrored = true;
+            self.not_missing(key, token);
+            return true;
+        }
+        matches!(line.what, What::Done(_))
+    }
+
+    /// The secondary knows that the token has completed the event.
+    pub(super) fn done_mirrored(&mut self, key: &Key, token: Token) {
+        if let Some(line) = self.lines.get_mut(&token) {
+            line.mirrored = true;
+            self.not_missing(key, token);
+        }
+    }
+
+    fn not_missing(&mut self, key: &Key, token: Token) {
+        if self.missing.get(key) == Some(&token) {
+            self.missing.remove(key);
+        }
+    }
+
+    /// The line that has the word about an event of which the secondary does not know.
+    pub(super) fn missing(&self, key: &Key) -> Option<(Token, &Line)> {
+        let token = *self.missing.get(key)?;
+        let line = self.lines.get(&token)?;
+        (line.until > Instant::now()).then_some((token, line))
+    }
+
+    /// What the book says to another token about such an event.
+    pub(super) fn answer(&self, key: &Key, token: Token) -> Option<Acquire> {
+        let (holder, line) = self.missing(key)?;
+        if holder == token { None } else { line.answer() }
     }
 
     fn remove(&mut self, token: Token) -> Option<Line> {
@@ -318,6 +279,9 @@ impl Book {
         self.leases -= usize::from(line.what.is_lease());
         if line.is_local() {
             self.leave(&line.key);
+        }
+        if !line.mirrored {
+            self.not_missing(&line.key, token);
         }
         Some(line)
     }
@@ -409,8 +373,4 @@ impl Book {
     pub(super) fn owes(&self) -> bool {
         self.lines.values().any(|line| line.owed)
     }
-}
-
-fn known_sent(line: Option<&Line>) -> bool {
-    line.is_some_and(|line| line.sent)
 }

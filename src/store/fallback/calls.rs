@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     Fallback,
     book::Book,
+    line::{Known, What},
     shared::{Error, Shared, Turn},
 };
 use crate::{Acquire, Entry, Key, LeaseStore, Record, Release, Token, store::FallbackError};
@@ -34,10 +35,14 @@ impl<P: LeaseStore, S: LeaseStore> LeaseStore for Fallback<P, S> {
             Turn::Primary(other, _) => return Ok(other),
             Turn::Secondary { here, sent } => (here, sent),
         };
-        let acquired = self.shared.secondary.acquire(key, token, lease, by).await;
+        let known = self.shared.lock().book.answer(key, token);
+        let acquired = match known {
+            Some(known) => Ok(known),
+            None => self.shared.secondary.acquire(key, token, lease, by).await,
+        };
         match &acquired {
             Ok(Acquire::Acquired { .. }) => self.owe(|book| {
-                book.acquired(key, token, lease, true, sent);
+                book.acquired(key, token, lease, Known::by_secondary(sent));
             }),
             // It may have the event in the primary, and nobody runs it.
             Ok(_) if sent => self.owe(|book| {
@@ -63,11 +68,14 @@ impl<P: LeaseStore, S: LeaseStore> LeaseStore for Fallback<P, S> {
             Turn::Primary(true, epoch) => {
                 let shared = &self.shared;
                 shared.note(key, epoch, &self.settings, |book, owed| {
-                    book.renewed(key, token, lease, owed, true);
+                    book.renewed(key, token, lease, Known::by_primary(owed));
                 });
-                let (secondary, key) = (self.shared.secondary.clone(), key.clone());
+                let (shared, key) = (shared.clone(), key.clone());
                 self.shared.mirror(by, async move {
-                    _ = secondary.renew(&key, token, lease, by).await;
+                    let renewed = shared.secondary.renew(&key, token, lease, by).await;
+                    if let Ok(true) = renewed {
+                        lease_mirrored(&shared, &key, token, lease, by).await;
+                    }
                 });
                 return Ok(true);
             }
@@ -80,7 +88,7 @@ impl<P: LeaseStore, S: LeaseStore> LeaseStore for Fallback<P, S> {
         let renewed = self.shared.secondary.renew(key, token, lease, by).await;
         match renewed {
             Ok(true) => self.owe(|book| {
-                book.renewed(key, token, lease, true, sent);
+                book.renewed(key, token, lease, Known::by_secondary(sent));
             }),
             Ok(false) => self.owe(|book| {
                 book.owe_release(key, token, Release::Abandoned, lease, sent);
@@ -119,7 +127,8 @@ impl<P: LeaseStore, S: LeaseStore> LeaseStore for Fallback<P, S> {
         let completed = secondary.complete(key, token, record, retention, by).await;
         match completed {
             Ok(true) => self.owe(|book| {
-                book.completed(key, token, record.clone(), retention, true, most);
+                let known = Known::by_secondary(sent);
+                book.completed(key, token, record.clone(), retention, known, most);
             }),
             Ok(false) => self.owe(|book| {
                 book.owe_release(key, token, Release::Abandoned, retention, false);
@@ -171,6 +180,12 @@ impl<P: LeaseStore, S: LeaseStore> LeaseStore for Fallback<P, S> {
             Turn::Primary(entry, _) => return Ok(entry),
             Turn::Secondary { here, .. } => here,
         };
+        if let Some((token, line)) = self.shared.lock().book.missing(key)
+            && let What::Done(record) = &line.what
+        {
+            let record = record.clone();
+            return Ok(Some(Entry::Done { token, record }));
+        }
         let found = self.shared.secondary.inspect(key, by).await;
         found.map_err(|error| FallbackError::secondary(error, false))
     }
@@ -231,6 +246,7 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
         let (secondary, copy) = (shared.secondary.clone(), key.clone());
         let mut mirror = Box::pin(async move { secondary.acquire(&copy, token, lease, by).await });
         let mirrored = (&mut mirror).now_or_never();
+        let is_mirrored = matches!(mirrored, Some(Ok(Acquire::Acquired { .. })));
         // After the secondary knows of it: whoever switches from here on finds it there.
         let moved = {
             let mut state = shared.lock();
@@ -238,11 +254,18 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
             if moved {
                 state.book.enter(key);
             } else {
-                state.book.acquired(key, token, lease, false, true);
+                let known = Known {
+                    mirrored: is_mirrored,
+                    ..Known::by_primary(false)
+                };
+                state.book.acquired(key, token, lease, known);
             }
             moved
         };
         let acquired = Acquire::Acquired { attempt };
+        if !moved && is_mirrored {
+            return acquired;
+        }
         if !moved {
             let (mirrored, shared, key) = (mirrored, shared.clone(), key.clone());
             let overrule = async move {
@@ -250,10 +273,16 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
                     Some(mirrored) => mirrored,
                     None => mirror.await,
                 };
-                if let Ok(Acquire::InFlight { .. } | Acquire::Done(_)) = mirrored {
+                let mirrored = match mirrored {
                     // What the secondary remembers is over: the primary knows.
-                    overrule(&shared, &key, epoch, by).await;
-                    _ = shared.secondary.acquire(&key, token, lease, by).await;
+                    Ok(Acquire::InFlight { .. } | Acquire::Done(_)) => {
+                        overrule(&shared, &key, epoch, by).await;
+                        shared.secondary.acquire(&key, token, lease, by).await
+                    }
+                    mirrored => mirrored,
+                };
+                if let Ok(Acquire::Acquired { .. }) = mirrored {
+                    lease_mirrored(&shared, &key, token, lease, by).await;
                 }
             };
             self.shared.mirror(by, overrule);
@@ -272,7 +301,7 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
                 other
             }
             Ok(Acquire::Acquired { .. }) | Err(_) => {
-                self.owe(|book| book.acquired(key, token, lease, true, true));
+                self.owe(|book| book.acquired(key, token, lease, Known::by_secondary(true)));
                 acquired
             }
         }
@@ -290,7 +319,8 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
     ) {
         let most = self.settings.completions;
         self.shared.note(key, epoch, &self.settings, |book, owed| {
-            book.completed(key, token, record.clone(), retention, owed, most);
+            let known = Known::by_primary(owed);
+            book.completed(key, token, record.clone(), retention, known, most);
         });
         let (shared, key, record) = (self.shared.clone(), key.clone(), record.clone());
         self.shared.mirror(by, async move {
@@ -298,9 +328,13 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
                 let secondary = &shared.secondary;
                 secondary.complete(&key, token, &record, retention, by)
             };
-            if matches!(complete().await, Ok(false)) {
+            let mut completed = complete().await;
+            if let Ok(false) = completed {
                 overrule(&shared, &key, epoch, by).await;
-                _ = complete().await;
+                completed = complete().await;
+            }
+            if let Ok(true) = completed {
+                shared.lock().book.done_mirrored(&key, token);
             }
         });
     }
@@ -332,4 +366,21 @@ async fn overrule<P: LeaseStore, S: LeaseStore>(
         state.book.forget(key, false);
     }
     _ = shared.secondary.forget(key, true, by).await;
+}
+
+/// The secondary was slow to learn of a lease, which may have ended meanwhile.
+async fn lease_mirrored<P: LeaseStore, S: LeaseStore>(
+    shared: &Shared<P, S>,
+    key: &Key,
+    token: Token,
+    lease: Duration,
+    by: Instant,
+) {
+    let held = shared.lock().book.lease_mirrored(key, token);
+    if !held {
+        let released = shared
+            .secondary
+            .release(key, token, Release::Abandoned, lease, by);
+        _ = released.await;
+    }
 }

@@ -4,6 +4,7 @@ mod back;
 mod book;
 mod calls;
 mod error;
+mod line;
 mod shared;
 
 use std::{
