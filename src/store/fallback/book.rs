@@ -30,6 +30,8 @@ pub(super) struct Book {
     local: HashMap<Key, usize>,
     /// Where the secondary does not know, or not yet.
     missing: HashMap<Key, Token>,
+    /// Events that the secondary is about to forget: what it is told of them may go, too.
+    overruled: HashMap<Key, usize>,
     /// Completions, oldest first; some may be gone.
     done: VecDeque<Token>,
     /// Releases and the like, oldest first; some may be gone.
@@ -174,14 +176,41 @@ impl Book {
 
     /// The event may run again, and the primary knows.
     pub(super) fn forget(&mut self, key: &Key, force: bool) {
-        let lines = self.lines.iter().filter(|(_, line)| line.key == *key);
-        let stale = lines.filter(|(_, line)| match line.what {
+        self.remove_all(key, |_, what| match what {
             What::Done(_) => true,
             What::Lease(_) => force,
             What::Release { .. } | What::Forget => false,
         });
-        let stale: Vec<_> = stale.map(|(token, _)| *token).collect();
-        for token in stale {
+    }
+
+    /// The primary decided for this token, and the secondary remembers another, which it is to
+    /// forget. `false`: the book says something else of the token by now.
+    pub(super) fn overrule(&mut self, key: &Key, token: Token, lease: bool) -> bool {
+        let line = self.lines.get(&token);
+        if line.is_none_or(|line| line.mirrored || line.what.is_lease() != lease) {
+            return false;
+        }
+        self.remove_all(key, |other, what| {
+            other != token && matches!(what, What::Done(_))
+        });
+        *self.overruled.entry(key.clone()).or_default() += 1;
+        true
+    }
+
+    pub(super) fn overruled(&mut self, key: &Key) {
+        if let Some(count) = self.overruled.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.overruled.remove(key);
+            }
+        }
+    }
+
+    fn remove_all(&mut self, key: &Key, which: impl Fn(Token, &What) -> bool) {
+        let lines = self.lines.iter().filter(|(_, line)| line.key == *key);
+        let lines = lines.filter(|(token, line)| which(**token, &line.what));
+        let tokens: Vec<_> = lines.map(|(token, _)| *token).collect();
+        for token in tokens {
             self.remove(token);
         }
     }
@@ -219,7 +248,7 @@ impl Book {
             owed: known.owed,
             contested,
             sent: known.sent,
-            mirrored: known.mirrored,
+            mirrored: known.mirrored && !self.overruled.contains_key(key),
             since: old.map_or_else(SystemTime::now, |line| line.since),
             change: self.changes,
         };

@@ -276,7 +276,7 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
                 let mirrored = match mirrored {
                     // What the secondary remembers is over: the primary knows.
                     Ok(Acquire::InFlight { .. } | Acquire::Done(_)) => {
-                        overrule(&shared, &key, epoch, by).await;
+                        overrule(&shared, &key, token, true, epoch, by).await;
                         shared.secondary.acquire(&key, token, lease, by).await
                     }
                     mirrored => mirrored,
@@ -330,7 +330,7 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
             };
             let mut completed = complete().await;
             if let Ok(false) = completed {
-                overrule(&shared, &key, epoch, by).await;
+                overrule(&shared, &key, token, false, epoch, by).await;
                 completed = complete().await;
             }
             if let Ok(true) = completed {
@@ -351,20 +351,18 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
     }
 }
 
-/// Removes what the secondary remembers of an event about which the primary decides.
+/// Removes what the secondary remembers of an event about which the primary has decided otherwise.
 async fn overrule<P: LeaseStore, S: LeaseStore>(
     shared: &Shared<P, S>,
     key: &Key,
+    token: Token,
+    lease: bool,
     epoch: u64,
     by: Instant,
 ) {
-    {
-        let mut state = shared.lock();
-        if state.moved(epoch, key) {
-            return;
-        }
-        state.book.forget(key, false);
-    }
+    let Some(_overruled) = shared.overrule(key, token, lease, epoch) else {
+        return;
+    };
     _ = shared.secondary.forget(key, true, by).await;
 }
 

@@ -19,7 +19,7 @@ use tokio::{
 };
 
 use super::{Settings, Switch, back::Watch, book::Book};
-use crate::{Key, LeaseStore, StoreError, StoreErrorKind, store::FallbackError};
+use crate::{Key, LeaseStore, StoreError, StoreErrorKind, Token, store::FallbackError};
 
 /// How many calls that mirror something wait for a slow secondary at once. At the cap it misses
 /// some.
@@ -68,6 +68,18 @@ impl<P, S> Drop for Here<'_, P, S> {
     }
 }
 
+/// While this lives, the secondary may forget what it is told of the event.
+pub(super) struct Overruled<'a, P, S> {
+    shared: &'a Shared<P, S>,
+    key: Key,
+}
+
+impl<P, S> Drop for Overruled<'_, P, S> {
+    fn drop(&mut self) {
+        self.shared.lock().book.overruled(&self.key);
+    }
+}
+
 impl State {
     /// Whether the secondary decides about the event.
     pub(super) fn is_local(&self, key: &Key) -> bool {
@@ -100,6 +112,23 @@ impl<P, S> Shared<P, S> {
     pub(super) fn enter(&self, key: &Key) -> Here<'_, P, S> {
         self.lock().book.enter(key);
         self.here(key)
+    }
+
+    /// `None`, where the primary does not decide about the event any more.
+    pub(super) fn overrule(
+        &self,
+        key: &Key,
+        token: Token,
+        lease: bool,
+        epoch: u64,
+    ) -> Option<Overruled<'_, P, S>> {
+        let mut state = self.lock();
+        if state.moved(epoch, key) || !state.book.overrule(key, token, lease) {
+            return None;
+        }
+        drop(state);
+        let key = key.clone();
+        Some(Overruled { shared: self, key })
     }
 
     /// For an event that was entered.
