@@ -370,7 +370,9 @@ async fn a_primary_that_takes_no_writes_is_not_trusted() {
                 Operation::Inspect => Fault::None,
                 _ => Fault::Before(kind),
             });
-        process.run("a").await;
+        // Nothing is to be carried.
+        let lease = begin(&process.dedup, "a").await;
+        lease.release(Release::Abandoned).await;
         sleep(secs(60)).await;
         assert!(process.store.is_degraded());
         assert_eq!(process.switches().len(), 1);
@@ -614,6 +616,7 @@ async fn what_fails_while_it_is_carried_back_keeps_the_secondary() {
     });
     sleep(secs(20)).await;
     assert!(process.store.is_degraded());
+    assert_eq!(process.switches().len(), 1);
     assert!(is_in_flight(&process.dedup, "a").await);
     process.come_back().await;
     assert!(lease.complete(done()).await);
@@ -650,6 +653,8 @@ async fn a_slow_or_failing_secondary_is_not_noticed_while_the_primary_works() {
         assert_eq!(asked.elapsed(), Duration::ZERO);
         if matches!(fault, Fault::Delay(_)) {
             sleep(secs(1)).await;
+            let entry = process.secondary.entry(&key("a")).await;
+            assert!(matches!(entry, Some(Entry::Done { .. })), "{entry:?}");
             process.secondary.heal();
             process.go_out().await;
             assert!(is_done(&process.dedup, "a").await);
@@ -848,6 +853,47 @@ async fn a_lease_that_the_secondary_learns_of_late_does_not_outlive_its_run() {
     lease.release(Release::Abandoned).await;
     sleep(secs(1)).await;
     assert_eq!(process.secondary.entry(&key("a")).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_secondary_that_learns_of_a_lease_after_its_end_keeps_the_completion() {
+    let process = with(Faulty::broken(
+        Operation::Acquire,
+        Fault::Delay(millis(100)),
+    ));
+    process.run("a").await;
+    sleep(secs(1)).await;
+    let entry = process.secondary.entry(&key("a")).await;
+    assert!(matches!(entry, Some(Entry::Done { .. })), "{entry:?}");
+    process.go_out().await;
+    assert!(is_done(&process.dedup, "a").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_from_before_the_return_does_not_switch_again() {
+    let process = process();
+    let store = process.store.clone().probe_pause(millis(20));
+    process.primary.plan(|call| match call.n {
+        1 => Fault::Hang,
+        _ => GONE,
+    });
+    let late = async {
+        let acquired = acquire(&store, "a").await;
+        assert!(matches!(acquired, Ok(Acquire::Acquired { .. })));
+        // It goes on where it was acquired, and the primary hears of it.
+        sleep(millis(1)).await;
+        assert!(is_in_flight(&process.elsewhere(), "a").await);
+    };
+    let others = async {
+        process.primary.called(Operation::Acquire, 1).await;
+        acquire(&store, "b").await.unwrap();
+        process.primary.heal();
+        sleep(millis(100)).await;
+        assert!(!store.is_degraded());
+    };
+    tokio::join!(late, others);
+    assert!(!store.is_degraded());
+    assert_eq!(process.switches().len(), 2);
 }
 
 /// With stores that take a moment, so that calls and switches meet in all ways.

@@ -155,7 +155,7 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
     #[track_caller]
     pub const fn probe_pause(mut self, pause: Duration) -> Self {
         assert!(
-            !pause.is_zero() && pause.as_millis() > 0,
+            pause.as_millis() > 0,
             "the pause between probes must be at least a millisecond"
         );
         self.settings.probe_pause = pause;
