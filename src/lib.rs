@@ -110,7 +110,7 @@
 //! | `sentinel` | no | `RedisStore` over the primary that Sentinels name |
 //! | `tls` | no | `RedisStore` over TLS, with rustls |
 //! | `tracing` | yes | a `tracing` event for each [`DedupEvent`] |
-//! | `test-util` | no | `store::contract`, the test suite for stores of your own |
+//! | `test-util` | no | `contract`, the test suite for stores of your own |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -145,8 +145,9 @@ pub use self::{
     policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
     service::WebhookDedup,
     store::{
-        Acquire, BoxStore, BoxStoreError, Entry, LeaseStore, MemoryStore, MemoryStoreError,
-        ParseEntryError, ParseTokenError, Record, Release, StoreError, StoreErrorKind, Token,
+        Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,
+        MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
+        StoreErrorKind, Switch, Token,
     },
 };
 

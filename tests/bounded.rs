@@ -230,7 +230,7 @@ async fn the_memory_store_stays_within_its_cap() {
     let store = MemoryStore::with_capacity(20_000);
     let by = Instant::now();
     for n in 0..200_000 {
-        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        let (key, token) = (Key::new("t", format!("e{n}")), Token::random());
         store.acquire(&key, token, secs(30), by).await.unwrap();
         let release = Release::Failed { status: Some(500) };
         let ended = if n % 2 == 0 {
@@ -271,7 +271,7 @@ async fn an_event_that_was_cut_off_takes_no_room() {
     let store = MemoryStore::new();
     let by = Instant::now();
     for n in 0..100 {
-        let (key, token) = (Key::new("t", &format!("e{n}")), Token::random());
+        let (key, token) = (Key::new("t", format!("e{n}")), Token::random());
         store.acquire(&key, token, secs(30), by).await.unwrap();
         let released = store.release(&key, token, Release::Abandoned, secs(60), by);
         released.await.unwrap();
@@ -353,6 +353,43 @@ async fn what_is_held_for_any_reason_counts_against_the_same_bytes() {
         store.hold(&Key::new("t", &id), secs(3600)).await;
         assert_eq!(send(&service, big(&id)).await.brief(), (200, "standby"));
     }
+}
+
+/// What is kept of a request is not its body alone.
+#[tokio::test(start_paused = true)]
+async fn a_long_target_and_long_headers_count_against_the_bytes() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(3600)).await;
+    let service = c0(store)
+        .key_by(KeyBy::Id)
+        .limits(Limits::default().bytes(10_000))
+        .layer(Handler::ok());
+    let long = "x".repeat(10_000);
+    let mut target = post("e1");
+    *target.uri_mut() = format!("/hooks/x?{long}").parse().unwrap();
+    let mut headers = post("e1");
+    headers.headers_mut().insert("x", long.parse().unwrap());
+    for request in [target, headers] {
+        assert_eq!(send(&service, request).await.brief(), (503, "in-flight"));
+    }
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+}
+
+/// More than a `HeaderMap` lets anybody make room for at once.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_very_many_headers_is_stood_by_for() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(2)).await;
+    let handler = Handler::ok();
+    let service = c0(store).key_by(KeyBy::Id).layer(handler.clone());
+    let mut request = post("e1");
+    for _ in 0..25_000 {
+        request.headers_mut().append("x", "y".parse().unwrap());
+    }
+    let headers = request.headers().clone();
+    assert_eq!(send(&service, request).await.brief(), (200, "standby"));
+    handler.has_ended(1).await;
+    assert!(handler.seen()[0].headers == headers);
 }
 
 #[tokio::test(start_paused = true)]
@@ -453,6 +490,11 @@ fn other_nonsense_panics_where_it_is_configured() {
     }
     assert!(panics(|| EventId::header("no header")));
     assert!(panics(|| MemoryStore::with_capacity(0)));
+    for max in [Duration::ZERO, Duration::MAX] {
+        let then = AfterWait::RetryLater;
+        let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
+        assert!(panics(|| layer.in_flight(InFlight::Wait { max, then })));
+    }
 }
 
 /// R52

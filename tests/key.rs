@@ -240,8 +240,8 @@ fn a_part_over_200_encoded_bytes_becomes_its_digest() {
     assert!(Key::new("n", &encoded).as_str().contains(":="));
     // Cut at 200 bytes they would be the same.
     assert_ne!(
-        Key::new("n", &format!("{longer}b")),
-        Key::new("n", &format!("{longer}c"))
+        Key::new("n", format!("{longer}b")),
+        Key::new("n", format!("{longer}c"))
     );
     assert_ne!(Key::new(&longer, "i"), Key::new("i", &longer));
 }

@@ -288,7 +288,7 @@ async fn a_duplicate_is_answered_as_the_user_says() {
     reply.headers_mut().insert("x-reply", "1".parse().unwrap());
     let service = c0(MemoryStore::new())
         .duplicate(Duplicate::Reply(reply))
-        .outcome_header(HeaderName::from_static("x-outcome"))
+        .outcome_header(Some(HeaderName::from_static("x-outcome")))
         .layer(Handler::ok());
     send(&service, post("e1")).await;
     let answer = send(&service, post("e1")).await;

@@ -48,14 +48,17 @@ pub struct Key(Arc<str>);
 impl Key {
     /// The key of an event that its id alone identifies.
     #[must_use]
-    pub fn new(namespace: &str, id: &str) -> Self {
-        Builder::new(namespace).part(id).finish(b"*")
+    pub fn new(namespace: impl AsRef<str>, id: impl AsRef<str>) -> Self {
+        Builder::new(namespace.as_ref())
+            .part(id.as_ref())
+            .finish(b"*")
     }
 
     /// The key of an event that its id and its body identify together.
     #[must_use]
-    pub fn with_hash(namespace: &str, id: &str, hash: BodyHash) -> Self {
-        Builder::new(namespace).part(id).finish(&hash.to_hex())
+    pub fn with_hash(namespace: impl AsRef<str>, id: impl AsRef<str>, hash: BodyHash) -> Self {
+        let builder = Builder::new(namespace.as_ref()).part(id.as_ref());
+        builder.finish(&hash.to_hex())
     }
 
     /// The key of a request without an id: `request` is the hash of what stands in for it.

@@ -3,6 +3,7 @@
 mod boxed;
 #[cfg(feature = "test-util")]
 mod contract;
+mod fallback;
 mod memory;
 mod record;
 #[cfg(feature = "redis")]
@@ -22,10 +23,12 @@ use crate::Key;
 
 #[cfg(feature = "test-util")]
 pub use self::contract::contract;
+use self::memory::after;
 #[cfg(feature = "redis")]
 pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     boxed::{BoxStore, BoxStoreError},
+    fallback::{Fallback, FallbackError, Switch},
     memory::{MemoryStore, MemoryStoreError},
     record::{Entry, ParseEntryError, Record},
     token::{ParseTokenError, Token},
@@ -35,7 +38,9 @@ pub use self::{
 ///
 /// Each method is one atomic step on one key, so that no store can be written that looks first and
 /// writes later. All are idempotent per [`Token`]: a call whose reply got lost can be repeated, and
-/// the engine does repeat. An entry whose time is over is as good as none.
+/// the engine does repeat. An expired entry counts as absent.
+///
+/// Durations are from a millisecond to ten years, moments are those of [tokio's clock](Instant).
 ///
 /// Every method takes `by`, the moment at which the caller stops waiting. A store should stop
 /// trying then; the engine drops the call in any case, so a dropped future must leave nothing
@@ -169,7 +174,7 @@ pub enum StoreErrorKind {
     OutOfMemory,
     /// Wrong credentials, or not allowed to run a command.
     Denied,
-    /// An answer or a stored value that makes no sense.
+    /// An unexpected answer, or a stored value that cannot be read.
     BadReply,
 }
 
@@ -181,7 +186,7 @@ impl fmt::Display for StoreErrorKind {
             Self::ReadOnly => "the store is read-only",
             Self::OutOfMemory => "the store is full",
             Self::Denied => "the store denied access",
-            Self::BadReply => "the store gave an answer that makes no sense",
+            Self::BadReply => "the store gave an unexpected answer",
         })
     }
 }

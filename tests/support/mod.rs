@@ -62,7 +62,7 @@ pub(crate) fn done() -> Record {
 
 /// A key that nobody used yet.
 pub(crate) fn fresh() -> Key {
-    Key::new("test", &Token::random().to_string())
+    Key::new("test", Token::random().to_string())
 }
 
 /// Acquires the key, and expects to get it.
