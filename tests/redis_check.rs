@@ -251,7 +251,7 @@ async fn an_event_takes_as_much_memory_as_documented() {
     // As the layer makes it: an endpoint, an id, and the hash of the body.
     let hash = "0".repeat(64);
     let key =
-        tower_webhook_dedup::Key::new("billing", &format!("evt_1NG8Du2eZvKYlo2CUI79vXWy:{hash}"));
+        tower_webhook_dedup::Key::new("billing", format!("evt_1NG8Du2eZvKYlo2CUI79vXWy:{hash}"));
     let token = acquired(&store, &key).await;
     let running = size(key.as_str());
     let record = support::done();

@@ -148,7 +148,7 @@ impl Checked<'_> {
     /// Runs what the store runs, on a key that does not exist and in such a way that nothing
     /// happens. Whether it is a replica, about which nothing else matters.
     async fn check_rights(&self, findings: &mut Vec<Finding>) -> Result<bool, RedisStoreError> {
-        let key = Key::new("check", &Token::random().to_string());
+        let key = Key::new("check", Token::random().to_string());
         let key = key.as_str();
         let command = |name: &'static str, arguments: &[&str]| {
             let mut command = redis::cmd(name);
