@@ -8,7 +8,11 @@ use super::ledger::Incarnation;
 
 /// A storm of webhooks, to see that none is lost or doubled.
 #[derive(Clone, Debug, Parser)]
-#[command(disable_help_subcommand = true, args_conflicts_with_subcommands = true)]
+#[command(
+    name = "storm",
+    disable_help_subcommand = true,
+    args_conflicts_with_subcommands = true
+)]
 pub(crate) struct Options {
     /// Keep leases in this Redis, or without a URL in one that is started for the storm; else they
     /// are kept in memory.

@@ -72,7 +72,7 @@ impl Servers {
         rng: &mut Rng,
         over: &CancellationToken,
     ) -> Result<(), Box<dyn Error>> {
-        while timeout(millis(rng.u64(800..1500)), over.cancelled())
+        while timeout(millis(rng.u64(1200..2200)), over.cancelled())
             .await
             .is_err()
         {
