@@ -40,7 +40,12 @@ pub(crate) struct Book {
 
 enum Place {
     Here(Arc<Ledger>),
-    There(SocketAddr, Client<HttpConnector, Full<Bytes>>),
+    There(Box<There>),
+}
+
+struct There {
+    address: SocketAddr,
+    client: Client<HttpConnector, Full<Bytes>>,
 }
 
 /// The ledger in this process.
@@ -51,7 +56,7 @@ pub(crate) fn here(ledger: Arc<Ledger>) -> Arc<Book> {
 /// The ledger behind this address.
 pub(crate) fn there(address: SocketAddr, by: Incarnation) -> Arc<Book> {
     let client = Client::builder(TokioExecutor::new()).build_http();
-    Book::new(by, Place::There(address, client))
+    Book::new(by, Place::There(Box::new(There { address, client })))
 }
 
 impl Book {
@@ -79,17 +84,14 @@ impl Book {
     pub(crate) async fn write(&self, id: &str, what: What) -> usize {
         match &self.ledger {
             Place::Here(ledger) => ledger.write(id, self.by, what),
-            Place::There(address, client) => {
-                let url = format!("http://{address}/{id}");
-                match tell(client, &url, self.by, what).await {
-                    Ok(runs) => runs,
-                    // From here on, nothing that this process does could be judged.
-                    Err(error) => {
-                        eprintln!("the ledger does not answer: {error}");
-                        std::process::exit(1);
-                    }
+            Place::There(there) => match there.write(id, self.by, what).await {
+                Ok(runs) => runs,
+                // From here on, nothing that this process does could be judged.
+                Err(error) => {
+                    eprintln!("the ledger does not answer: {error}");
+                    std::process::exit(1);
                 }
-            }
+            },
         }
     }
 
@@ -120,18 +122,21 @@ impl Drop for Running {
     }
 }
 
-async fn tell(
-    client: &Client<HttpConnector, Full<Bytes>>,
-    url: &str,
-    by: Incarnation,
-    what: What,
-) -> Result<usize, Box<dyn Error + Send + Sync>> {
-    let request = Request::post(url)
-        .header("content-type", "application/json")
-        .header(INCARNATION, by)
-        .body(Full::from(serde_json::to_vec(&what)?))?;
-    let runs = client.request(request).await?.into_body().collect().await?;
-    Ok(serde_json::from_slice(&runs.to_bytes())?)
+impl There {
+    async fn write(
+        &self,
+        id: &str,
+        by: Incarnation,
+        what: What,
+    ) -> Result<usize, Box<dyn Error + Send + Sync>> {
+        let request = Request::post(format!("http://{}/{id}", self.address))
+            .header("content-type", "application/json")
+            .header(INCARNATION, by)
+            .body(Full::from(serde_json::to_vec(&what)?))?;
+        let response = self.client.request(request).await?;
+        let runs = response.into_body().collect().await?;
+        Ok(serde_json::from_slice(&runs.to_bytes())?)
+    }
 }
 
 /// Lets other processes write to the ledger, for as long as this one lives.
