@@ -18,8 +18,7 @@ use tokio::{join, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    chaos::{Chaos, Trouble},
-    outcome::Harm,
+    chaos::Chaos,
     servers::{Servers, Setup},
     verdict::Judge,
 };
@@ -83,21 +82,9 @@ pub(crate) async fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
     progress.finish_and_clear();
 
     let incidents = chaos.map(Chaos::incidents).unwrap_or_default();
-    let count = |what| incidents.iter().filter(|it| it.what == what).count();
-    let harm = Harm {
-        kills: lives.iter().filter(|life| life.killed.is_some()).count(),
-        restarts: count(Trouble::Restart),
-        failovers: count(Trouble::Failover),
-    };
-    let enough = |harmed| if harmed { 1 + options.events / 1000 } else { 0 };
-    let least = Harm {
-        kills: enough(options.kill),
-        restarts: enough(options.chaos),
-        failovers: enough(options.chaos),
-    };
     let judge = Judge::new(&ledger, lives, incidents, begin, options.trace);
     let mut report = Report::new(options, &sent, &ledger, drained);
     let (lost, doubled) = (&mut report.lost, &mut report.doubled);
-    report.fleet = Some(Outcome::new(&judge, &sent, lost, doubled, harm, least));
+    report.fleet = Some(Outcome::new(options, &judge, &sent, lost, doubled));
     Ok(report)
 }

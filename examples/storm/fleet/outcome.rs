@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use super::verdict::Judge;
-use crate::sender::Sent;
+use crate::{options::Options, sender::Sent};
 
 pub(crate) struct Outcome {
     harm: Harm,
@@ -29,16 +29,20 @@ impl Outcome {
     /// Takes those that are excused out of the lost and the doubled. Prints all that is known of
     /// the others.
     pub(super) fn new(
+        options: &Options,
         judge: &Judge<'_>,
         sent: &[Sent],
         lost: &mut Vec<String>,
         doubled: &mut Vec<String>,
-        harm: Harm,
-        least: Harm,
     ) -> Self {
+        let enough = |harmed| if harmed { 1 + options.events / 1000 } else { 0 };
         Self {
-            harm,
-            least,
+            harm: judge.harm(),
+            least: Harm {
+                kills: enough(options.kill),
+                restarts: enough(options.chaos),
+                failovers: enough(options.chaos),
+            },
             lost: Excused::new(judge, sent, lost, Judge::excuse_lost),
             doubled: Excused::new(judge, sent, doubled, Judge::excuse_doubled),
         }
@@ -90,11 +94,9 @@ impl Excused {
             if why.is_none() || judge.is_verbose() {
                 eprintln!("{}", judge.trace(sent));
             }
-            let is_excused = why.is_some();
-            if let Some(why) = why {
-                excused.0.entry(why).or_default().push(id.clone());
-            }
-            !is_excused
+            let Some(why) = why else { return true };
+            excused.0.entry(why).or_default().push(id.clone());
+            false
         });
         excused
     }
@@ -110,7 +112,7 @@ impl fmt::Display for Outcome {
         for (what, Excused(reasons)) in kinds {
             for (why, ids) in reasons {
                 let (count, first) = (ids.len(), &ids[0]);
-                writeln!(f, "{count:>6} {what}, excused ({first} and so on): {why}")?;
+                writeln!(f, "excused: {count} {what} ({first}, …): {why}")?;
             }
         }
         Ok(())

@@ -1,11 +1,17 @@
 //! Which losses and doubles no middleware could have prevented. Each is excused by itself, from
 //! what was written down about that event, or not at all.
+//!
+//! A promise that the layer reports as broken is no excuse: in a storm nothing makes it necessary.
 
 use std::fmt::Write;
 
 use tokio::time::Instant;
 
-use super::{chaos::Incident, servers::Life};
+use super::{
+    chaos::{Incident, Trouble},
+    outcome::Harm,
+    servers::Life,
+};
 use crate::{
     ledger::{Entry, Incarnation, Ledger, What},
     sender::{Kind, Sent},
@@ -59,13 +65,27 @@ impl<'a> Judge<'a> {
         self.verbose
     }
 
+    /// What was done to the servers and to Redis.
+    pub(super) fn harm(&self) -> Harm {
+        let count = |what| self.incidents.iter().filter(|it| it.what == what).count();
+        let kills = self.lives.iter().filter(|life| life.killed.is_some());
+        Harm {
+            kills: kills.count(),
+            restarts: count(Trouble::Restart),
+            failovers: count(Trouble::Failover),
+        }
+    }
+
     /// Why the event could be acknowledged and never completed: all who acknowledged it did so
-    /// standing by, and were killed.
+    /// standing by, and were killed before they gave it up.
     pub(super) fn excuse_lost(&self, sent: &Sent) -> Option<String> {
+        let history = self.ledger.history(&sent.id);
+        let gave_up = history.iter().any(|it| it.what == What::Lost);
         let mut acknowledged = sent.answers.iter().filter(|answer| answer.success);
         let killed = |by: Incarnation| self.lives[by].killed.is_some();
-        acknowledged
-            .all(|answer| answer.kind == Kind::Standby && answer.by.is_some_and(killed))
+        let all_killed = acknowledged
+            .all(|answer| answer.kind == Kind::Standby && answer.by.is_some_and(killed));
+        (all_killed && !gave_up)
             .then(|| "all who acknowledged it stood by and were killed".to_owned())
     }
 
