@@ -17,7 +17,7 @@ use crate::{BodyHash, Key, Lease, LeaseStore, engine::Beat, future::Call};
 ///     let Some(delivery) = request.extensions().get::<Delivery>() else {
 ///         return; // a request that the layer let pass
 ///     };
-///     println!("{} for the {}. time", delivery.event_id(), delivery.attempt());
+///     println!("{}, attempt {}", delivery.event_id(), delivery.attempt());
 /// }
 /// ```
 #[derive(Clone)]
@@ -72,7 +72,9 @@ impl Delivery {
         self.0.identity.body_hash
     }
 
-    /// 1 for the first run, one more after each failed one.
+    /// 1 for the first run, one more after each that answered with failure. Runs that were cut off,
+    /// by a panic, a hang-up or a killed process, do not count, and failures are remembered for a day
+    /// at most: no number to give up by.
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.attempt

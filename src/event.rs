@@ -22,7 +22,8 @@ pub enum Outcome {
     Duplicate {
         /// How it was completed.
         record: Record,
-        /// Whether it was told by its body, for want of an id ([`MissingId::UseBodyHash`]).
+        /// Whether it was identified by its body, because it has no id
+        /// ([`MissingId::UseBodyHash`]).
         ///
         /// [`MissingId::UseBodyHash`]: crate::MissingId::UseBodyHash
         by_body: bool,
@@ -63,7 +64,7 @@ pub enum Unprotected {
 }
 
 /// Why the layer refused a request: the input of
-/// [`refuse_with`](crate::WebhookDedupLayer::refuse_with).
+/// [`refuse_with`](crate::WebhookDedupLayer::refuse_with). Its `Display` is a sentence for the sender.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -148,7 +149,9 @@ impl fmt::Display for Refusal {
                 f.write_str("This event is being processed, and this server is stopping.")
             }
             // Which store, and how it failed, is not the sender's business.
-            Self::StoreFailed { .. } => f.write_str("Events cannot be told apart right now."),
+            Self::StoreFailed { .. } => {
+                f.write_str("Deduplication is unavailable right now; try again later.")
+            }
             Self::RunLimit => f.write_str("The event was not processed in time."),
         }
     }
@@ -208,8 +211,9 @@ impl fmt::Debug for Lost {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DedupEvent {
-    /// DEBUG: a layer was put around a service. Two layers of the same namespace on one store
-    /// swallow each other's events: look for that here.
+    /// DEBUG: a layer was put around a service; told once for each namespace of a layer and its
+    /// clones. Two layers of the same namespace on one store swallow each other's events: look for
+    /// that here.
     Configured {
         /// The namespace; `None` where it is the path, or a closure makes it.
         namespace: Option<Arc<str>>,
@@ -367,7 +371,8 @@ impl DedupEvent {
     }
 }
 
-/// The `tracing` span that a request came in, for what of it goes on without its sender.
+/// The `tracing` span that a request came in, for the part that continues after the sender
+/// disconnected.
 #[derive(Clone)]
 pub(crate) struct Context {
     #[cfg(feature = "tracing")]

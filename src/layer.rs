@@ -126,7 +126,8 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// How long a completed event is remembered: longer than its sender goes on retrying. What comes
-    /// later runs again. The lease is used where it is longer.
+    /// later runs again. The lease is used where it is longer; a [`MemoryStore`](crate::MemoryStore)
+    /// at its capacity forgets earlier.
     ///
     /// Defaults to 4 days: [Stripe] retries for 3, the schedule of [Standard Webhooks] takes 76
     /// hours.
@@ -196,7 +197,7 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         self
     }
 
-    /// How long one call to the store may take, all told: connecting, queueing, waiting, repeating.
+    /// How long one call to the store may take in total: connecting, queueing, waiting, repeating.
     ///
     /// Defaults to 300 milliseconds.
     ///
@@ -218,7 +219,8 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// How many bytes a body may have. Longer ones are refused with 413, unread where their length
-    /// is declared. A framework's own limit on the handler counts separately.
+    /// is declared. A framework's own limit on the handler counts separately, and one outside that
+    /// cuts a streamed body off shows as a broken body here: 400.
     ///
     /// Defaults to 2 MiB.
     pub fn max_body(mut self, bytes: usize) -> Self {
@@ -242,6 +244,18 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
 
     /// Makes the answers to refused requests. The layer adds its header to them, and nothing else:
     /// [`Refusal::status`] and [`Refusal::retry_after`] are what the default uses.
+    ///
+    /// ```
+    /// # use bytes::Bytes;
+    /// # use http::Response;
+    /// # use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
+    /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
+    ///     .refuse_with(|refusal| {
+    ///         let mut response = Response::new(Bytes::from(refusal.to_string()));
+    ///         *response.status_mut() = refusal.status();
+    ///         response
+    ///     });
+    /// ```
     ///
     /// Defaults to `application/problem+json` ([RFC 9457]).
     ///
@@ -300,7 +314,8 @@ impl<S, St: LeaseStore> Layer<S> for WebhookDedupLayer<St> {
         let settings = self.dedup.settings();
         assert!(
             settings.lease / 4 >= settings.store_timeout,
-            "a lease of {:?} is shorter than four times the store timeout of {:?}",
+            "WebhookDedupLayer: a lease of {:?} is shorter than four times the store timeout of \
+             {:?}: raise `lease` or lower `store_timeout`",
             settings.lease,
             settings.store_timeout
         );
@@ -308,7 +323,9 @@ impl<S, St: LeaseStore> Layer<S> for WebhookDedupLayer<St> {
             Namespace::Fixed(namespace) => Some(namespace.clone()),
             _ => None,
         };
-        settings.emit(&DedupEvent::Configured { namespace });
+        if self.dedup.is_news(namespace.as_ref()) {
+            settings.emit(&DedupEvent::Configured { namespace });
+        }
         let guard = Guard {
             dedup: self.dedup.clone(),
             rules: self.rules.clone(),

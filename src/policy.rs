@@ -55,7 +55,7 @@ pub enum InFlight {
     },
 }
 
-/// What a duplicate is answered that waited in vain; see [`InFlight::Wait`].
+/// What a duplicate is answered that waited until `max` without a result; see [`InFlight::Wait`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AfterWait {
@@ -85,8 +85,8 @@ pub enum StoreFailure {
     #[default]
     Refuse,
     /// The handler gets it, unprotected. Right where the sender does not retry (GitHub), and the
-    /// handler bears running twice. The run is recorded only where the lease may have been taken for
-    /// all that, because the answer timed out, say.
+    /// handler bears running twice. The run is recorded only where the lease may have been taken
+    /// nevertheless, because the answer timed out, say.
     Forward,
 }
 

@@ -355,6 +355,43 @@ async fn what_is_held_for_any_reason_counts_against_the_same_bytes() {
     }
 }
 
+/// What is kept of a request is not its body alone.
+#[tokio::test(start_paused = true)]
+async fn a_long_target_and_long_headers_count_against_the_bytes() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(3600)).await;
+    let service = c0(store)
+        .key_by(KeyBy::Id)
+        .limits(Limits::default().bytes(10_000))
+        .layer(Handler::ok());
+    let long = "x".repeat(10_000);
+    let mut target = post("e1");
+    *target.uri_mut() = format!("/hooks/x?{long}").parse().unwrap();
+    let mut headers = post("e1");
+    headers.headers_mut().insert("x", long.parse().unwrap());
+    for request in [target, headers] {
+        assert_eq!(send(&service, request).await.brief(), (503, "in-flight"));
+    }
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+}
+
+/// More than a `HeaderMap` lets anybody make room for at once.
+#[tokio::test(start_paused = true)]
+async fn a_request_with_very_many_headers_is_stood_by_for() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(2)).await;
+    let handler = Handler::ok();
+    let service = c0(store).key_by(KeyBy::Id).layer(handler.clone());
+    let mut request = post("e1");
+    for _ in 0..25_000 {
+        request.headers_mut().append("x", "y".parse().unwrap());
+    }
+    let headers = request.headers().clone();
+    assert_eq!(send(&service, request).await.brief(), (200, "standby"));
+    handler.has_ended(1).await;
+    assert!(handler.seen()[0].headers == headers);
+}
+
 #[tokio::test(start_paused = true)]
 async fn at_most_64_leases_are_renewed_at_once() {
     let store = Faulty::broken(Operation::Renew, Fault::Delay(millis(100)));
@@ -453,6 +490,11 @@ fn other_nonsense_panics_where_it_is_configured() {
     }
     assert!(panics(|| EventId::header("no header")));
     assert!(panics(|| MemoryStore::with_capacity(0)));
+    for max in [Duration::ZERO, Duration::MAX] {
+        let then = AfterWait::RetryLater;
+        let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
+        assert!(panics(|| layer.in_flight(InFlight::Wait { max, then })));
+    }
 }
 
 /// R52

@@ -472,7 +472,7 @@ async fn a_release_that_fails_is_repeated_until_it_is_done() {
     });
     let service = long_lease(store.clone()).layer(handler.clone());
     assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
-    sleep(secs(2)).await;
+    sleep(secs(4)).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
 }
 

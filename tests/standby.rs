@@ -10,6 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{Method, Request};
 use http_body_util::Full;
 use tokio::{
@@ -19,8 +20,8 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    AfterWait, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, Limits, LostReason,
-    MemoryStore, Operation, Outcome, Record, Refusal, StoreErrorKind, WebhookDedup,
+    AfterWait, Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, Limits,
+    LostReason, MemoryStore, Operation, Outcome, Record, Refusal, StoreErrorKind, WebhookDedup,
     WebhookDedupLayer,
 };
 
@@ -611,6 +612,202 @@ async fn requests_of_one_event_do_not_use_up_the_bytes() {
         let answer = send(&service, post_body(&body)).await;
         assert_eq!(answer.brief(), (200, "standby"), "{n}");
     }
+}
+
+/// Nor does the same request, once more, need any room.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_stood_by_for_is_acknowledged_again_without_room() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(3600)).await;
+    let service = by_id(store)
+        .limits(Limits::default().bytes(1_500))
+        .layer(Handler::ok());
+    assert_eq!(send(&service, form(1)).await.brief(), (200, "standby"));
+    let other = send(&service, form(2)).await;
+    assert!(matches!(refusal(&other), Refusal::NoRoom { .. }));
+    assert_eq!(send(&service, form(1)).await.brief(), (200, "standby"));
+}
+
+/// The age counts from the last promise, be it for another request or the same.
+#[tokio::test(start_paused = true)]
+async fn whoever_is_acknowledged_late_is_stood_by_for_a_whole_age() {
+    for late in [1, 2] {
+        let (store, events) = (Faulty::new(), Events::default());
+        store.hold(&e1(), secs(3600)).await;
+        let service = by_id(store)
+            .limits(Limits::default().standby_age(secs(100)))
+            .on_event(events.hook())
+            .layer(Handler::ok());
+        send(&service, form(1)).await;
+        sleep(secs(99)).await;
+        assert_eq!(send(&service, form(late)).await.brief(), (200, "standby"));
+        sleep(secs(99)).await;
+        assert!(events.lost().is_empty());
+        sleep(secs(2)).await;
+        assert_eq!(events.lost().len(), 1);
+    }
+}
+
+/// Its last look was long before.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_done_when_its_standby_reaches_its_age_is_not_lost() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let elsewhere = Dedup::new(store.elsewhere());
+    let Begun::Acquired(lease) = elsewhere.begin(&e1()).await.unwrap() else {
+        panic!("not acquired");
+    };
+    let service = by_id(store.clone())
+        .lease(secs(120))
+        .limits(Limits::default().standby_age(secs(100)))
+        .on_event(events.hook())
+        .layer(Handler::ok());
+    send(&service, post("e1")).await;
+    // It looks after 1, 3, 7, 15, 31 and 63 seconds.
+    sleep(secs(90)).await;
+    let looks = store.count(Operation::Acquire);
+    assert!(lease.complete(Record::new(None, None)).await);
+    sleep(secs(11)).await;
+    assert_eq!(store.count(Operation::Acquire), looks);
+    assert!(events.lost().is_empty());
+    sleep(secs(600)).await;
+    assert_eq!(store.count(Operation::Acquire), looks, "it has ended");
+}
+
+/// Its own run answered, and the reply to its completion is not here yet.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_its_standby_is_completing_as_it_reaches_its_age_is_not_lost() {
+    for fault in [Fault::Delay(millis(250)), Fault::Hang, Fault::HangAfter] {
+        let (store, events) = (
+            Faulty::broken(Operation::Complete, fault),
+            Events::default(),
+        );
+        store.hold(&e1(), millis(500)).await;
+        let service = by_id(store.clone())
+            .limits(Limits::default().standby_age(millis(1_100)))
+            .on_event(events.hook())
+            .layer(Handler::ok());
+        send(&service, post("e1")).await;
+        store.called(Operation::Complete, 1).await;
+        sleep(secs(1)).await;
+        store.heal();
+        sleep(secs(5)).await;
+        assert!(done(&store.inner, &e1()).await.is_some(), "{fault:?}");
+        assert!(events.lost().is_empty(), "{fault:?}");
+    }
+}
+
+/// The limit of a drain is over, on another thread, while the task takes its first step.
+#[tokio::test(start_paused = true)]
+async fn a_standby_that_is_ended_in_its_first_step_drops_its_run() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let token = store.hold(&e1(), secs(60)).await;
+    let layer = by_id(store.clone()).on_event(events.hook());
+    let drain = layer.drain_handle();
+    let handler = Handler::new({
+        let drain = drain.clone();
+        move |_| {
+            let drain = drain.clone();
+            let ended = std::thread::spawn(move || {
+                let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+                runtime.block_on(drain.drain(Duration::ZERO)).lost().len()
+            });
+            assert_eq!(ended.join().unwrap(), 1);
+            async {
+                sleep(secs(1)).await;
+                200
+            }
+        }
+    });
+    // The heartbeat is awake already, so that the step does not end before the run begins.
+    let _other = layer.dedup().begin(&Key::new("t", "e2")).await.unwrap();
+    sleep(millis(1)).await;
+    let service = layer.layer(handler.clone());
+    send(&service, post("e1")).await;
+    store.let_go(&e1(), token).await;
+    assert!(drain.drain(secs(5)).await.is_complete());
+    assert_eq!((handler.runs(), handler.ended()), (1, 0));
+    assert_eq!(events.lost().len(), 1);
+}
+
+/// Two routes, say, of which one lets its runs take longer.
+#[tokio::test(start_paused = true)]
+async fn a_standby_runs_each_request_under_the_settings_it_came_under() {
+    let store = Faulty::new();
+    let token = store.hold(&e1(), secs(60)).await;
+    let handler = Handler::first_then(secs(30), 200, 200);
+    let layer = by_id(store.clone());
+    let short = layer.clone().run_limit(secs(3)).layer(handler.clone());
+    let long = layer.run_limit(secs(60)).layer(handler.clone());
+    for (service, n) in [(&short, 1), (&long, 2)] {
+        assert_eq!(send(service, form(n)).await.brief(), (200, "standby"));
+    }
+    store.let_go(&e1(), token).await;
+    handler.began(1).await;
+    // Renewed for all that time.
+    sleep(secs(29)).await;
+    let entry = store.entry(&e1()).await;
+    assert!(matches!(entry, Some(Entry::Running { .. })), "{entry:?}");
+    handler.has_ended(1).await;
+    assert_eq!(forms(&handler), [2]);
+}
+
+/// As far as a layer was promised to, it hears.
+#[tokio::test(start_paused = true)]
+async fn each_layer_that_acknowledged_an_event_hears_that_it_is_lost() {
+    let store = Faulty::new();
+    store.hold(&e1(), secs(3600)).await;
+    let layer = by_id(store).limits(Limits::default().standby_age(secs(10)));
+    let events = [Events::default(), Events::default()];
+    for (n, events) in events.iter().enumerate() {
+        let service = layer.clone().on_event(events.hook()).layer(Handler::ok());
+        for copy in 0..2 {
+            send(&service, form(2 * n + copy)).await;
+        }
+    }
+    sleep(secs(20)).await;
+    for events in events {
+        let lost = events.lost();
+        assert_eq!(lost.len(), 1);
+        assert_eq!(lost[0].request.body(), &form_bytes(3));
+        let others = lost[0].others.iter().map(|request| request.body().clone());
+        assert_eq!(others.collect::<Vec<_>>(), [2, 1, 0].map(form_bytes));
+    }
+}
+
+/// What it holds of the user's is dropped where that may come back to the layer.
+#[test]
+fn a_request_that_sends_another_when_it_is_replaced_does_not_lock_up() {
+    struct OnDrop<F: FnMut()>(F);
+    impl<F: FnMut()> Drop for OnDrop<F> {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_time().build().unwrap();
+        runtime.block_on(async {
+            let store = Faulty::new();
+            store.hold(&e1(), secs(3600)).await;
+            let service = by_id(store).layer(Handler::ok());
+            let mut again = Some((service.clone(), ended));
+            let on_drop = OnDrop(move || {
+                let Some((service, ended)) = again.take() else {
+                    return;
+                };
+                let answer = send(&service, form(5)).now_or_never().unwrap();
+                ended.send(answer.status).unwrap();
+            });
+            let mut first = form(0);
+            first.extensions_mut().insert(Arc::new(on_drop));
+            send(&service, first).await;
+            for n in 1..5 {
+                send(&service, form(n)).await;
+            }
+        });
+    });
+    assert_eq!(end.recv_timeout(secs(10)), Ok(200));
 }
 
 #[tokio::test(start_paused = true)]

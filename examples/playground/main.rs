@@ -1,4 +1,4 @@
-//! A server to poke at with curl. Each policy of the layer is a flag, and the handler does what the
+//! A server to poke at with curl. Most policies of the layer are a flag, and the handler does what the
 //! request's headers tell it.
 //!
 //! ```sh
@@ -26,7 +26,7 @@ use tracing_subscriber::EnvFilter;
 use self::options::Options;
 
 /// From the signal to the end, in all.
-const STOP: Duration = Duration::from_secs(30);
+const STOP: Duration = Duration::from_secs(29);
 
 /// How much of that the requests get at most that are still being answered. The rest is for
 /// draining.

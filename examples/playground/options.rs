@@ -8,14 +8,24 @@ use clap::{
     error::ErrorKind,
 };
 use http::HeaderName;
-use humantime::parse_duration;
 use tower_webhook_dedup::{
     AfterWait, BoxStore, EventId, InFlight, JsonPointer, KeyBy, LeaseStore, MemoryStore, MissingId,
     OnDisconnect, RedisStore, StoreFailure, WebhookDedupLayer,
 };
 
+const HELP: &str = "\
+The handler is at /webhooks/demo, and does what the request's headers tell it:
+  curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_1\"}'    (do it twice)
+  curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_2\"}' -H 'x-demo-status: 500'
+  curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_3\"}' -H 'x-demo-sleep-ms: 5000'
+  curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_4\"}' -H 'x-demo-panic: 1'
+
+What it did is at /runs, and /healthz answers while the server runs.
+RUST_LOG=debug tells what the layer does.";
+
 /// A server to poke at with curl.
 #[derive(Clone, Debug, Parser)]
+#[command(after_help = HELP)]
 pub(crate) struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:3000")]
@@ -38,15 +48,15 @@ pub(crate) struct Options {
     namespace: Option<String>,
 
     /// How long a lease lasts unless it is renewed.
-    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, default_value = "30s", value_parser = duration)]
     lease: Duration,
 
     /// How long the handler may run.
-    #[arg(long, default_value = "5m", value_parser = parse_duration)]
+    #[arg(long, default_value = "5m", value_parser = duration)]
     run_limit: Duration,
 
     /// How long a completed event is remembered.
-    #[arg(long, default_value = "4d", value_parser = parse_duration)]
+    #[arg(long, default_value = "4d", value_parser = duration)]
     retention: Duration,
 
     /// What a duplicate of a running event is answered: acknowledge, retry-later, or wait:2s.
@@ -87,11 +97,11 @@ pub(crate) struct Options {
     max_body: usize,
 
     /// How long a body may take to arrive.
-    #[arg(long, default_value = "30s", value_parser = parse_duration)]
+    #[arg(long, default_value = "30s", value_parser = duration)]
     body_timeout: Duration,
 
     /// How long one call to the store may take.
-    #[arg(long, default_value = "300ms", value_parser = parse_duration)]
+    #[arg(long, default_value = "300ms", value_parser = duration)]
     store_timeout: Duration,
 }
 
@@ -138,10 +148,21 @@ impl Options {
     }
 }
 
+/// A time that the layer takes.
+fn duration(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(3650 * 24 * 3600);
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    if (Duration::from_millis(1)..=LONGEST).contains(&time) {
+        Ok(time)
+    } else {
+        Err("give a time from 1ms to ten years".into())
+    }
+}
+
 fn in_flight(text: &str) -> Result<InFlight, String> {
     if let Some(max) = text.strip_prefix("wait:") {
         return Ok(InFlight::Wait {
-            max: parse_duration(max).map_err(|error| error.to_string())?,
+            max: duration(max)?,
             then: AfterWait::RetryLater,
         });
     }

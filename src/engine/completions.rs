@@ -9,13 +9,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::select, stream};
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use futures_util::stream::FuturesUnordered;
+use tokio::{sync::Notify, time::Instant};
 
-use super::{Dedup, Settings, Shared, pace::Pace};
+use super::{
+    Dedup, Settings, Shared,
+    pace::{Pace, sleep},
+};
 use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
 
 /// At the cap the oldest is dropped and reported.
@@ -36,7 +36,7 @@ pub(super) struct Completions {
     pending: Mutex<Pending>,
     /// As many as are pending; so that nobody takes the lock in vain.
     count: AtomicUsize,
-    /// Wakes the task: there is a new one.
+    /// Wakes the task: there is a new one, or little time left.
     added: Notify,
 }
 
@@ -54,6 +54,8 @@ struct Completion {
     since: Instant,
     pace: Pace,
     due: Instant,
+    /// It is being written, and if nothing has come of that by then, it is not any more.
+    busy: Instant,
 }
 
 /// One that is due, copied out of the lock.
@@ -84,6 +86,16 @@ impl Completions {
         })
     }
 
+    /// It was tried in vain, and can be tried again; `false` where it is not pending any more.
+    fn tried(&self, key: &Key, token: Token) -> bool {
+        let mut pending = self.lock();
+        let holds = pending.holds(key, token);
+        if let Some(completion) = pending.completions.get_mut(key).filter(|_| holds) {
+            completion.busy = Instant::now();
+        }
+        holds
+    }
+
     fn update<T>(&self, change: impl FnOnce(&mut Pending) -> T) -> T {
         let mut pending = self.lock();
         let changed = change(&mut pending);
@@ -94,6 +106,13 @@ impl Completions {
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Completion {
+    /// When it is tried next.
+    fn next(&self) -> Instant {
+        self.due.max(self.busy)
     }
 }
 
@@ -138,6 +157,7 @@ impl<St: LeaseStore> Dedup<St> {
             since: now,
             pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
             due: now,
+            busy: now,
         };
         let dropped = self.shared.completions.update(|pending| {
             let dropped = pending.make_room(&key);
@@ -161,14 +181,24 @@ impl<St: LeaseStore> Dedup<St> {
         Some(completions.lock().completions.get(key)?.record.clone())
     }
 
+    /// There is little time left: what is pending is tried at once, and at short pauses.
+    pub(super) fn hurry_completions(&self) {
+        self.shared.completions.added.notify_one();
+        self.write_completions();
+    }
+
     /// Has a task write what is pending: where it became so outside a runtime, or where the
     /// task's runtime has ended, there is none.
-    pub(super) fn write_completions(&self) {
-        let worked = {
+    fn write_completions(&self) {
+        // Outside a runtime it must not seem to others that there was one.
+        let can_spawn = self.tracker().can_spawn();
+        let start = {
             let mut pending = self.shared.completions.lock();
-            pending.completions.is_empty() || std::mem::replace(&mut pending.worked, true)
+            let start = can_spawn && !pending.worked && !pending.completions.is_empty();
+            pending.worked |= start;
+            start
         };
-        if !worked {
+        if start {
             // Not under the lock: a runtime that is ending drops the task at once.
             let work = Work {
                 shared: self.shared.clone(),
@@ -187,46 +217,55 @@ struct Work<St: LeaseStore> {
 
 impl<St: LeaseStore> Work<St> {
     async fn run(mut self) {
+        // One that hangs holds up none of the others.
+        let mut writing = FuturesUnordered::new();
         let mut hurried = false;
-        while let Some(next) = self.next_due() {
-            self.pause(next, &mut hurried).await;
-            stream::iter(self.take_due(hurried))
-                .for_each_concurrent(AT_ONCE, |due| self.write(due))
-                .await;
+        while self.goes_on() {
+            if !hurried && self.shared.tracker.is_draining() {
+                hurried = true;
+                self.hurry();
+            }
+            for due in self.take_due(AT_ONCE - writing.len(), hurried) {
+                writing.push(write(self.shared.clone(), due));
+            }
+            let next = (writing.len() < AT_ONCE).then(|| self.next_due());
+            sleep(next.flatten(), &self.shared.completions.added, &mut writing).await;
         }
     }
 
-    /// Waits for the next one, a new one, or the beginning of a drain.
-    async fn pause(&self, next: Instant, hurried: &mut bool) {
-        let added = std::pin::pin!(self.shared.completions.added.notified());
-        if *hurried {
-            _ = timeout_at(next.min(Instant::now() + RETRY.0), added).await;
-        } else {
-            let draining = std::pin::pin!(self.shared.tracker.draining());
-            _ = timeout_at(next, select(added, draining)).await;
-            *hurried = self.shared.tracker.is_draining();
-        }
-    }
-
-    /// When to look again; `None` ends the task, in the same step in which nothing was pending.
-    fn next_due(&mut self) -> Option<Instant> {
+    /// `false` ends the task, in the same step in which nothing was pending.
+    fn goes_on(&mut self) -> bool {
         let mut pending = self.shared.completions.lock();
-        let next = pending.completions.values().map(|it| it.due).min();
-        if next.is_none() {
-            pending.worked = false;
-            self.finished = true;
-        }
-        next
+        self.finished = pending.completions.is_empty();
+        pending.worked = !self.finished;
+        pending.worked
     }
 
-    /// What is due now, or all where there is no time left.
-    fn take_due(&self, all: bool) -> Vec<Due> {
+    /// There is no time left for long pauses.
+    fn hurry(&self) {
+        let now = Instant::now();
+        let mut pending = self.shared.completions.lock();
+        for completion in pending.completions.values_mut() {
+            completion.due = now;
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let pending = self.shared.completions.lock();
+        pending.completions.values().map(Completion::next).min()
+    }
+
+    /// So many of those that are due.
+    fn take_due(&self, most: usize, hurried: bool) -> Vec<Due> {
         let now = Instant::now();
         let mut pending = self.shared.completions.lock();
         let due = pending.completions.iter_mut();
-        due.filter(|(_, it)| all || it.due <= now)
+        due.filter(|(_, it)| it.next() <= now)
+            .take(most)
             .map(|(key, it)| {
-                it.due = now + it.pace.pause();
+                let pause = it.pace.pause();
+                it.due = now + if hurried { pause.min(RETRY.0) } else { pause };
+                it.busy = now + 3 * it.settings.store_timeout();
                 Due {
                     key: key.clone(),
                     token: it.token,
@@ -237,46 +276,43 @@ impl<St: LeaseStore> Work<St> {
             })
             .collect()
     }
+}
 
-    async fn write(&self, due: Due) {
-        let Due {
-            key,
-            token,
-            record,
-            settings,
-            is_old,
-        } = due;
-        let completions = &self.shared.completions;
-        let dedup = Dedup {
-            shared: self.shared.clone(),
-            settings,
-        };
-        match dedup.call_complete(&key, token, &record).await {
-            Ok(written) => {
-                completions.remove(&key, token);
-                let status = record.status();
-                dedup.settings.emit(&if written {
-                    DedupEvent::Completed { key, status }
-                } else {
-                    DedupEvent::LeaseLost { key }
-                });
-            }
-            Err(_) if is_old => {
-                if completions.remove(&key, token) {
-                    dedup.settings.emit(&DedupEvent::CompletionDropped { key });
-                }
-            }
-            // Where records cannot be written, the lease often still can be renewed (a full
-            // Redis): nobody takes the event over meanwhile.
-            Err(_) if completions.lock().holds(&key, token) => {
-                _ = dedup.call_renew(&key, token).await;
-                // Forgotten meanwhile, the event must not be held by what was just renewed.
-                if !completions.lock().holds(&key, token) {
-                    dedup.release_later(key, token, Release::Abandoned, true);
-                }
-            }
-            Err(_) => {}
+async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
+    let Due {
+        key,
+        token,
+        record,
+        settings,
+        is_old,
+    } = due;
+    let dedup = Dedup { shared, settings };
+    let completions = &dedup.shared.completions;
+    match dedup.call_complete(&key, token, &record).await {
+        Ok(written) => {
+            completions.remove(&key, token);
+            let status = record.status();
+            dedup.settings.emit(&if written {
+                DedupEvent::Completed { key, status }
+            } else {
+                DedupEvent::LeaseLost { key }
+            });
         }
+        Err(_) if is_old => {
+            if completions.remove(&key, token) {
+                dedup.settings.emit(&DedupEvent::CompletionDropped { key });
+            }
+        }
+        // Where records cannot be written, the lease often still can be renewed (a full Redis):
+        // nobody takes the event over meanwhile.
+        Err(_) if completions.lock().holds(&key, token) => {
+            _ = dedup.call_renew(&key, token).await;
+            // Forgotten meanwhile, the event must not be held by what was just renewed.
+            if !completions.tried(&key, token) {
+                dedup.release_later(key, token, Release::Abandoned, true);
+            }
+        }
+        Err(_) => {}
     }
 }
 
@@ -284,7 +320,11 @@ impl<St: LeaseStore> Drop for Work<St> {
     /// When the runtime ends under the task, the next call starts another.
     fn drop(&mut self) {
         if !self.finished {
-            self.shared.completions.lock().worked = false;
+            let mut pending = self.shared.completions.lock();
+            pending.worked = false;
+            for completion in pending.completions.values_mut() {
+                completion.busy = completion.since;
+            }
         }
     }
 }

@@ -1,6 +1,12 @@
 //! The engine's front: acquire an event, run it, look at it.
 
-use std::{error::Error as StdError, fmt, future::Future, sync::Arc, time::Duration};
+use std::{
+    error::Error as StdError,
+    fmt,
+    future::Future,
+    sync::{Arc, PoisonError},
+    time::Duration,
+};
 
 use tokio::time::{Instant, timeout};
 
@@ -140,6 +146,7 @@ impl<St: LeaseStore> Dedup<St> {
             releases: Default::default(),
             completions: Default::default(),
             standbys: Default::default(),
+            namespaces: Default::default(),
         };
         Self {
             shared: Arc::new(shared),
@@ -306,6 +313,13 @@ impl<St: LeaseStore> Dedup<St> {
     #[must_use]
     pub fn drain_handle(&self) -> DrainHandle {
         DrainHandle::new(self.clone())
+    }
+
+    /// Whether this namespace was not yet told of.
+    pub(crate) fn is_news(&self, namespace: Option<&Arc<str>>) -> bool {
+        let namespaces = &self.shared.namespaces;
+        let mut namespaces = namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        namespaces.insert(namespace.cloned())
     }
 
     pub(crate) fn settings(&self) -> &Arc<Settings> {

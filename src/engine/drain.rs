@@ -11,7 +11,9 @@ use crate::{Key, LeaseStore, Lost, LostReason};
 /// [`WebhookDedupLayer::drain_handle`](crate::WebhookDedupLayer::drain_handle).
 ///
 /// Stop accepting requests, let the server finish those it has, then drain. A process that ends
-/// without draining breaks the promises that its standbys are.
+/// without draining breaks the promises that its standbys are. Containers send SIGTERM, which
+/// `tokio::signal::ctrl_c` alone does not see; and the server's time to finish and the limit given
+/// here must together be shorter than what the platform waits before it kills.
 ///
 /// ```
 /// use std::time::Duration;
@@ -115,7 +117,7 @@ trait Drain: Send + Sync {
 impl<St: LeaseStore> Drain for Dedup<St> {
     fn close(&self) {
         self.tracker().close();
-        self.write_completions();
+        self.hurry_completions();
     }
 
     fn idle(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {

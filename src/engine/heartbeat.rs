@@ -3,8 +3,6 @@
 use std::{
     array,
     collections::HashMap,
-    future::Future,
-    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -12,17 +10,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{
-    StreamExt,
-    future::{Either, select},
-    stream::FuturesUnordered,
-};
+use futures_util::stream::FuturesUnordered;
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
-use super::{Dedup, Settings, Shared};
+use super::{Dedup, Settings, Shared, pace::sleep};
 use crate::{DedupEvent, Key, LeaseStore, Token};
 
 /// How many leases are renewed at once.
@@ -239,6 +233,9 @@ impl<St: LeaseStore> Dedup<St> {
             beat.open.store(false, Ordering::SeqCst);
         }
         match renewed {
+            // It came too late to tell whether the lease was held all the time: another run may
+            // have come and gone.
+            Ok(true) if beat.is_lost() => {}
             Ok(true) => {
                 let (deadline, due) = (sent + lease, sent + lease / 3);
                 *beat.times() = Times { deadline, due };
@@ -257,27 +254,6 @@ impl<St: LeaseStore> Dedup<St> {
 impl Task {
     fn state(&self) -> MutexGuard<'_, TaskState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sleeps until then, or until a renewal has ended. `true`: it was woken.
-    async fn sleep<F: Future<Output = ()>>(
-        &self,
-        next: Option<Instant>,
-        renewals: &mut FuturesUnordered<F>,
-    ) -> bool {
-        let woken = pin!(self.wake.notified());
-        let renewed = pin!(async {
-            match renewals.next().await {
-                Some(()) => {}
-                None => std::future::pending().await,
-            }
-        });
-        let either = select(woken, renewed);
-        let ended = match next {
-            Some(next) => timeout_at(next, either).await.ok(),
-            None => Some(either.await),
-        };
-        matches!(ended, Some(Either::Left(_)))
     }
 }
 
@@ -300,11 +276,8 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
                 shared: shared.clone(),
                 settings: beat.settings.clone(),
             };
-            beat.renewing.store(true, Ordering::SeqCst);
-            renewals.push(async move {
-                dedup.renew(&beat).await;
-                beat.renewing.store(false, Ordering::SeqCst);
-            });
+            let renewing = Renewing::begin(beat);
+            renewals.push(async move { dedup.renew(&renewing.0).await });
         }
         drop(shared);
 
@@ -317,7 +290,23 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
         };
         drop(waiting);
         task.state().next = next;
-        woken = task.sleep(next, &mut renewals).await;
+        woken = sleep(next, &task.wake, &mut renewals).await;
+    }
+}
+
+/// A renewal on its way, until this is dropped: by the end of the runtime, too.
+struct Renewing(Arc<Beat>);
+
+impl Renewing {
+    fn begin(beat: Arc<Beat>) -> Self {
+        beat.renewing.store(true, Ordering::SeqCst);
+        Self(beat)
+    }
+}
+
+impl Drop for Renewing {
+    fn drop(&mut self) {
+        self.0.renewing.store(false, Ordering::SeqCst);
     }
 }
 

@@ -120,7 +120,7 @@ impl<St: LeaseStore> Lease<St> {
     /// background, where [`DedupEvent`]s tell how that goes.
     pub async fn complete(mut self, record: Record) -> bool {
         let status = record.status();
-        self.beat.end();
+        self.end_beat();
         self.ending = Ending::Complete(record.clone());
         let written = self
             .dedup
@@ -160,8 +160,17 @@ impl<St: LeaseStore> Lease<St> {
         self.end(Release::Failed { status: None }).await;
     }
 
-    async fn end(&mut self, release: Release) {
+    /// The run is over. Where its thread was blocked, nobody may have seen the time of the lease
+    /// pass until now.
+    fn end_beat(&self) {
+        if self.confirmed {
+            _ = self.beat.is_lost();
+        }
         self.beat.end();
+    }
+
+    async fn end(&mut self, release: Release) {
+        self.end_beat();
         self.ending = Ending::Release(release);
         let released = self.dedup.call_release(&self.key, self.token, release);
         // Where the token did not hold it any more, there is nothing left to give up. A failed
@@ -183,6 +192,7 @@ impl<St: LeaseStore> Lease<St> {
 
 impl<St: LeaseStore> Drop for Lease<St> {
     fn drop(&mut self) {
+        self.end_beat();
         // What was sent and not answered, an acquire or a renewal, can take the event again after
         // it is released now.
         let again = self.dedup.deregister(&self.beat) || !self.confirmed;

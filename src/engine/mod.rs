@@ -18,7 +18,10 @@ mod tracker;
 mod wait;
 mod watch;
 
-use std::sync::Arc;
+use std::{
+    collections::HashSet,
+    sync::{Arc, Mutex},
+};
 
 use crate::LeaseStore;
 
@@ -48,4 +51,6 @@ pub(crate) struct Shared<St: LeaseStore> {
     releases: Releases,
     completions: Completions,
     standbys: Standbys<St>,
+    /// Those that a layer was put around a service for; frameworks do that for each connection.
+    namespaces: Mutex<HashSet<Option<Arc<str>>>>,
 }

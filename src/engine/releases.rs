@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, stream};
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use futures_util::stream::FuturesUnordered;
+use tokio::{sync::Notify, time::Instant};
 
-use super::{Dedup, Settings, Shared};
+use super::{
+    Dedup, Settings, Shared,
+    pace::{Pace, sleep},
+};
 use crate::{Key, LeaseStore, Release, Token};
 
 /// At the cap the oldest is let go: its lease runs out.
@@ -21,11 +21,14 @@ const MOST: usize = 4096;
 /// How many are sent at once.
 const AT_ONCE: usize = 64;
 
-/// The pause after a failed try: short, since the events are blocked meanwhile.
-const RETRY: Duration = Duration::from_millis(250);
+/// The pauses after failed tries: short, since the events are blocked meanwhile.
+const RETRY: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(1));
 
 /// An old command can land after the release that followed it; so it is released once more.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// For so long after a drain began it is tried to release; what remains runs out.
+const HURRY: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct Releases {
@@ -47,6 +50,7 @@ struct Waiting {
     release: Release,
     again: bool,
     settings: Arc<Settings>,
+    pace: Pace,
     due: Instant,
     /// The lease has run out by then.
     until: Instant,
@@ -69,27 +73,32 @@ impl<St: LeaseStore> Dedup<St> {
             release,
             again,
             settings,
+            pace: Pace::new(RETRY.0, RETRY.1),
             due: now,
             until,
         };
-        let worked = {
+        // Outside a runtime nothing can be sent, and the lease runs out; and it must not seem to
+        // others that there was a task.
+        let can_spawn = self.tracker().can_spawn();
+        let start = {
             let mut queue = self.shared.releases.lock();
             if queue.waiting.len() >= MOST {
                 queue.waiting.pop_front();
             }
             queue.waiting.push_back(waiting);
-            std::mem::replace(&mut queue.worked, true)
+            let start = can_spawn && !queue.worked;
+            queue.worked |= start;
+            start
         };
-        if worked {
-            self.shared.releases.pushed.notify_one();
-        } else {
-            // Not under the lock: a runtime that is ending drops the task at once. Outside a
-            // runtime nothing can be sent, and the lease runs out.
+        if start {
+            // Not under the lock: a runtime that is ending drops the task at once.
             let work = Work {
                 shared: self.shared.clone(),
                 finished: false,
             };
             self.shared.tracker.spawn(work.run());
+        } else {
+            self.shared.releases.pushed.notify_one();
         }
     }
 }
@@ -102,75 +111,71 @@ struct Work<St: LeaseStore> {
 
 impl<St: LeaseStore> Work<St> {
     async fn run(mut self) {
-        while let Some(next) = self.next_due() {
-            if timeout_at(next, self.shared.releases.pushed.notified())
-                .await
-                .is_ok()
-            {
-                continue;
+        // One that hangs holds up none of the others.
+        let mut sending = FuturesUnordered::new();
+        while self.goes_on(sending.is_empty()) {
+            for waiting in self.take_due(AT_ONCE - sending.len()) {
+                sending.push(send(self.shared.clone(), waiting));
             }
-            let due = self.take_due();
-            stream::iter(due)
-                .for_each_concurrent(AT_ONCE, |waiting| self.release(waiting))
-                .await;
+            let next = (sending.len() < AT_ONCE).then(|| self.next_due());
+            sleep(next.flatten(), &self.shared.releases.pushed, &mut sending).await;
         }
     }
 
-    /// When to look again; `None` ends the task, in the same step in which the queue was empty.
-    fn next_due(&mut self) -> Option<Instant> {
+    /// `false` ends the task, in the same step in which there was nothing left.
+    fn goes_on(&mut self, idle: bool) -> bool {
         let mut queue = self.shared.releases.lock();
-        let next = queue.waiting.iter().map(|waiting| waiting.due).min();
-        if next.is_none() {
-            queue.worked = false;
-            self.finished = true;
-        }
-        next
+        self.finished = idle && queue.waiting.is_empty();
+        queue.worked = !self.finished;
+        queue.worked
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.shared.releases.lock()
+    fn next_due(&self) -> Option<Instant> {
+        let queue = self.shared.releases.lock();
+        queue.waiting.iter().map(|waiting| waiting.due).min()
     }
 
-    fn take_due(&self) -> Vec<Waiting> {
+    /// So many of those that are due, oldest first.
+    fn take_due(&self, most: usize) -> Vec<Waiting> {
         let now = Instant::now();
-        let mut queue = self.queue();
-        let (due, rest): (Vec<_>, Vec<_>) = queue
-            .waiting
-            .drain(..)
-            .partition(|waiting| waiting.due <= now);
-        queue.waiting.extend(rest);
-        due
-    }
-
-    async fn release(&self, waiting: Waiting) {
-        let Waiting {
-            key,
-            token,
-            release,
-            settings,
-            ..
-        } = &waiting;
-        let dedup = Dedup {
-            shared: self.shared.clone(),
-            settings: settings.clone(),
-        };
-        let released = dedup.call_release(key, *token, *release).await;
-        let now = Instant::now();
-        let next = match released {
-            Ok(_) if waiting.again => Waiting {
-                again: false,
-                due: now + AGAIN,
-                ..waiting
-            },
-            Ok(_) => return,
-            Err(_) => Waiting {
-                due: now + RETRY,
-                ..waiting
-            },
-        };
-        if next.due < next.until {
-            self.queue().waiting.push_back(next);
+        let mut taken = Vec::new();
+        let mut queue = self.shared.releases.lock();
+        for _ in 0..queue.waiting.len() {
+            let Some(waiting) = queue.waiting.pop_front() else {
+                break;
+            };
+            if waiting.due <= now && taken.len() < most {
+                taken.push(waiting);
+            } else {
+                queue.waiting.push_back(waiting);
+            }
         }
+        taken
+    }
+}
+
+async fn send<St: LeaseStore>(shared: Arc<Shared<St>>, mut waiting: Waiting) {
+    let (settings, key) = (waiting.settings.clone(), &waiting.key);
+    let dedup = Dedup { shared, settings };
+    let released = dedup.call_release(key, waiting.token, waiting.release);
+    let released = released.await;
+    let now = Instant::now();
+    let next = match released {
+        Ok(_) if waiting.again => Waiting {
+            again: false,
+            due: now + AGAIN,
+            ..waiting
+        },
+        Ok(_) => return,
+        Err(_) => Waiting {
+            due: now + waiting.pace.pause(),
+            ..waiting
+        },
+    };
+    let draining = dedup.tracker().draining_since();
+    let until = draining.map_or(next.until, |since| next.until.min(since + HURRY));
+    if next.due < until {
+        dedup.shared.releases.lock().waiting.push_back(next);
     }
 }
 
@@ -178,7 +183,7 @@ impl<St: LeaseStore> Drop for Work<St> {
     /// When the runtime ends under the task, the next release starts another.
     fn drop(&mut self) {
         if !self.finished {
-            self.queue().worked = false;
+            self.shared.releases.lock().worked = false;
         }
     }
 }

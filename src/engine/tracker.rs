@@ -4,12 +4,12 @@ use std::{
     collections::HashMap,
     future::Future,
     sync::{
-        Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        Arc, Mutex, OnceLock, PoisonError,
+        atomic::{AtomicUsize, Ordering},
     },
 };
 
-use tokio::{runtime::Handle, sync::Notify, task::JoinHandle};
+use tokio::{runtime::Handle, sync::Notify, task::JoinHandle, time::Instant};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Limits;
@@ -19,7 +19,7 @@ use crate::Key;
 #[derive(Default)]
 pub(crate) struct Tracker {
     tasks: TaskTracker,
-    draining: AtomicBool,
+    draining: OnceLock<Instant>,
     drain_begun: Notify,
     waiters: AtomicUsize,
     bytes: AtomicUsize,
@@ -60,13 +60,18 @@ impl Tracker {
 
     /// From now on no promise is made that would outlive this process.
     pub(crate) fn close(&self) {
-        self.draining.store(true, Ordering::SeqCst);
+        self.draining.get_or_init(Instant::now);
         self.drain_begun.notify_waiters();
         self.tasks.close();
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::SeqCst)
+        self.draining.get().is_some()
+    }
+
+    /// When draining began.
+    pub(crate) fn draining_since(&self) -> Option<Instant> {
+        self.draining.get().copied()
     }
 
     /// Resolves when draining begins; at once if it has.

@@ -2,7 +2,10 @@
 
 use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
 
-use futures_util::{FutureExt, future::select};
+use futures_util::{
+    FutureExt,
+    future::{Either, select},
+};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
@@ -28,23 +31,40 @@ impl<St: LeaseStore> Watch<St> {
     }
 
     pub(super) async fn stand(self) {
-        // Dropped in the middle of a run of its own, it drops that run and releases its lease.
-        let completed = pin!(self.complete());
-        let ended = pin!(self.ended.notified());
-        let mut over = select(completed, ended);
-        while let Some(until) = self.with(Standby::until) {
-            if timeout_at(until, &mut over).await.is_ok() {
-                if let Some(standby) = self.end(|_| true) {
-                    standby.keep();
-                }
-                return;
+        loop {
+            // Once more, where the promise was made once more just then.
+            match self.complete_in_time().await {
+                Some(true) => return self.end(|_| true).map_or((), Standby::keep),
+                Some(false) => return,
+                None => {}
             }
             let done = self.dedup.is_done(&self.key).await;
-            // Unless the promise was made once more meanwhile.
             match self.end(Standby::is_over) {
                 Some(standby) if done => standby.keep(),
                 Some(mut standby) => _ = standby.lose(LostReason::TooOld),
                 None => {}
+            }
+        }
+    }
+
+    /// Whether the event was completed before the standby was ended; `None` if its age is over
+    /// first. A run of its own is dropped then, its lease released, or its completion on its way.
+    async fn complete_in_time(&self) -> Option<bool> {
+        // Looked at last and dropped last: whoever ends the standby and is told so finds the run
+        // gone. In place before the first step of a run.
+        let mut ended = pin!(self.ended.notified());
+        ended.as_mut().enable();
+        let completed = pin!(self.complete());
+        let mut over = select(completed, ended);
+        loop {
+            let Some(until) = self.with(Standby::until) else {
+                return Some(false);
+            };
+            match timeout_at(until, &mut over).await {
+                Ok(Either::Left(_)) => return Some(true),
+                Ok(Either::Right(_)) => return Some(false),
+                Err(_) if self.with(Standby::is_over) == Some(true) => return None,
+                Err(_) => {}
             }
         }
     }

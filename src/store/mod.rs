@@ -35,7 +35,9 @@ pub use self::{
 ///
 /// Each method is one atomic step on one key, so that no store can be written that looks first and
 /// writes later. All are idempotent per [`Token`]: a call whose reply got lost can be repeated, and
-/// the engine does repeat. An entry whose time is over is as good as none.
+/// the engine does repeat. An expired entry counts as absent.
+///
+/// Durations are from a millisecond to ten years, moments are those of [tokio's clock](Instant).
 ///
 /// Every method takes `by`, the moment at which the caller stops waiting. A store should stop
 /// trying then; the engine drops the call in any case, so a dropped future must leave nothing
@@ -169,7 +171,7 @@ pub enum StoreErrorKind {
     OutOfMemory,
     /// Wrong credentials, or not allowed to run a command.
     Denied,
-    /// An answer or a stored value that makes no sense.
+    /// An unexpected answer, or a stored value that cannot be read.
     BadReply,
 }
 
@@ -181,7 +183,7 @@ impl fmt::Display for StoreErrorKind {
             Self::ReadOnly => "the store is read-only",
             Self::OutOfMemory => "the store is full",
             Self::Denied => "the store denied access",
-            Self::BadReply => "the store gave an answer that makes no sense",
+            Self::BadReply => "the store gave an unexpected answer",
         })
     }
 }

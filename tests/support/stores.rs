@@ -35,6 +35,8 @@ pub(crate) enum Fault {
     Late(Duration),
     /// The change is made after so long, and answered.
     Delay(Duration),
+    /// The change is made, and answered after so long.
+    DelayAfter(Duration),
     Panic,
 }
 
@@ -144,6 +146,13 @@ impl Faulty {
         token
     }
 
+    /// That somebody lets go of it, and has not completed it.
+    pub(crate) async fn let_go(&self, key: &Key, token: Token) {
+        let (by, keep) = (Instant::now(), Duration::from_secs(60));
+        let released = self.inner.release(key, token, Release::Abandoned, keep, by);
+        assert!(released.await.unwrap());
+    }
+
     async fn go<T, F>(
         &self,
         operation: Operation,
@@ -191,6 +200,11 @@ impl Faulty {
             Fault::Delay(time) => {
                 sleep(time).await;
                 real.await
+            }
+            Fault::DelayAfter(time) => {
+                let reply = real.await;
+                sleep(time).await;
+                reply
             }
             Fault::Panic => panic!("a store that panics"),
         }

@@ -1,0 +1,453 @@
+//! What goes on behind the answers: releases, completions, renewals, and the drain that waits.
+
+use std::{
+    convert::Infallible,
+    future::{Future, pending, ready},
+};
+
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{Instant, sleep},
+};
+use tower::{Layer, Service};
+use tower_webhook_dedup::{
+    Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, MemoryStore, Operation, Ran, Record,
+    Release, StoreErrorKind, StoreFailure,
+};
+
+use http_support::{Events, Handler, c0, millis, post, secs, send};
+use stores::{Fault, Faulty};
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/http.rs"]
+mod http_support;
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/stores.rs"]
+mod stores;
+
+const FULL: Fault = Fault::Before(StoreErrorKind::OutOfMemory);
+
+fn e(n: usize) -> Key {
+    Key::new("t", format!("e{n}"))
+}
+
+fn runtime() -> Runtime {
+    Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap()
+}
+
+/// Acquires the event, and expects to get it.
+async fn acquired<St: LeaseStore>(dedup: &Dedup<St>, key: &Key) -> Lease<St> {
+    match dedup.begin(key).await.unwrap() {
+        Begun::Acquired(lease) => lease,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Runs the event, and expects to complete it.
+async fn completed<St: LeaseStore>(dedup: &Dedup<St>, key: &Key) {
+    let ran = dedup.run(key, || ready(Ok::<_, Infallible>(()))).await;
+    assert!(matches!(ran, Ok(Ran::Completed(()))), "{ran:?}");
+}
+
+async fn is_done(store: &Faulty, key: &Key) -> bool {
+    matches!(store.entry(key).await, Some(Entry::Done { .. }))
+}
+
+/// Polls the future until so many calls of this kind have come in, and leaves it there.
+async fn drive_until<F: Future>(future: F, store: &Faulty, operation: Operation, times: usize) {
+    tokio::select! {
+        _ = future => panic!("it came to its end"),
+        () = store.called(operation, times) => {}
+    }
+}
+
+fn completion_dropped(event: &DedupEvent) -> bool {
+    matches!(event, DedupEvent::CompletionDropped { .. })
+}
+
+/// An acquire that may still land is released twice, a second apart.
+#[tokio::test(start_paused = true)]
+async fn a_release_does_not_wait_for_one_that_is_sent_again_later() {
+    let store = Faulty::new();
+    let dedup = Dedup::new(store.clone());
+    let lease = acquired(&dedup, &e(1)).await;
+    store.plan(|call| match call.operation {
+        Operation::Acquire => Fault::Hang,
+        _ => Fault::None,
+    });
+    dedup.begin(&e(2)).await.unwrap_err();
+    store.called(Operation::Release, 1).await;
+    let dropped = Instant::now();
+    drop(lease);
+    store.called(Operation::Release, 2).await;
+    assert!(
+        dropped.elapsed() < millis(10),
+        "after {:?}",
+        dropped.elapsed()
+    );
+    store.called(Operation::Release, 3).await;
+    assert!(store.entry(&e(1)).await.is_none());
+}
+
+/// As in a runtime's end, or a destructor on a thread of its own.
+fn left_completing_outside_a_runtime(runtime: &Runtime, dedup: &Dedup<Faulty>, store: &Faulty) {
+    store.plan(|call| match call.operation {
+        Operation::Complete => Fault::Hang,
+        _ => Fault::None,
+    });
+    let key = e(1);
+    let mut run = Box::pin(completed(dedup, &key));
+    runtime.block_on(drive_until(&mut run, store, Operation::Complete, 1));
+    drop(run);
+    store.heal();
+}
+
+#[test]
+fn a_completion_begun_outside_a_runtime_is_written_when_the_next_event_comes() {
+    let (runtime, store) = (runtime(), Faulty::new());
+    let dedup = Dedup::new(store.clone());
+    left_completing_outside_a_runtime(&runtime, &dedup, &store);
+    runtime.block_on(async {
+        assert!(!is_done(&store, &e(1)).await);
+        completed(&dedup, &e(2)).await;
+        // The clock outside was not the paused one.
+        sleep(secs(1)).await;
+        assert!(is_done(&store, &e(1)).await);
+    });
+}
+
+#[test]
+fn a_completion_begun_outside_a_runtime_is_written_by_a_drain() {
+    let (runtime, store) = (runtime(), Faulty::new());
+    let dedup = Dedup::new(store.clone());
+    left_completing_outside_a_runtime(&runtime, &dedup, &store);
+    runtime.block_on(async {
+        let drained = dedup.drain_handle().drain(secs(1)).await;
+        assert!(drained.is_complete(), "{drained:?}");
+        assert!(is_done(&store, &e(1)).await);
+    });
+}
+
+/// What still was pending when nobody was left to write it.
+#[test]
+fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
+    let (runtime, events) = (runtime(), Events::default());
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store).on_event(events.hook());
+    runtime.block_on(async {
+        completed(&dedup, &e(1)).await;
+        sleep(millis(50)).await;
+    });
+    drop(runtime);
+    assert_eq!(events.count(completion_dropped), 0, "it may yet be written");
+    drop(dedup);
+    assert_eq!(events.count(completion_dropped), 1);
+}
+
+/// The pauses between tries are longer than the time there is.
+#[tokio::test(start_paused = true)]
+async fn a_drain_writes_at_once_what_can_be_written() {
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    completed(&dedup, &e(1)).await;
+    // The pauses are five seconds by now.
+    store.called(Operation::Complete, 8).await;
+    store.heal();
+    let drained = dedup.drain_handle().drain(secs(1)).await;
+    assert!(drained.is_complete(), "{drained:?}");
+    assert!(is_done(&store, &e(1)).await);
+}
+
+/// And goes on trying, at short pauses.
+#[tokio::test(start_paused = true)]
+async fn a_drain_writes_what_can_be_written_before_its_limit() {
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    completed(&dedup, &e(1)).await;
+    store.called(Operation::Complete, 8).await;
+    let drain = dedup.drain_handle();
+    let draining = tokio::spawn(async move { drain.drain(secs(2)).await });
+    sleep(secs(1)).await;
+    store.heal();
+    let drained = draining.await.unwrap();
+    assert!(drained.is_complete(), "{drained:?}");
+}
+
+/// Whether its lease was taken away with it or not.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_forgotten_while_its_completion_is_being_written_runs_again() {
+    for force in [true, false] {
+        let store = Faulty::broken(Operation::Complete, Fault::Hang);
+        let dedup = Dedup::new(store.clone());
+        completed(&dedup, &e(1)).await;
+        // The second one is of the background.
+        store.called(Operation::Complete, 2).await;
+        assert!(dedup.forget(&e(1), force).await.unwrap());
+        sleep(secs(2)).await;
+        drop(acquired(&dedup, &e(1)).await);
+    }
+}
+
+/// The renewal takes the event again, long after it was released.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_forgotten_while_its_lease_is_being_renewed_runs_again() {
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Complete => FULL,
+        Operation::Renew => Fault::Delay(secs(5)),
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(10));
+    completed(&dedup, &e(1)).await;
+    store.called(Operation::Renew, 1).await;
+    assert!(dedup.forget(&e(1), true).await.unwrap());
+    sleep(secs(6)).await;
+    assert!(store.entry(&e(1)).await.is_none());
+    drop(acquired(&dedup, &e(1)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_event_that_the_store_fails_to_forget_is_still_known_as_completed() {
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Acquire => Fault::None,
+        _ => FULL,
+    });
+    let dedup = Dedup::new(store.clone());
+    completed(&dedup, &e(1)).await;
+    dedup.forget(&e(1), false).await.unwrap_err();
+    let begun = dedup.begin(&e(1)).await.unwrap();
+    assert!(matches!(begun, Begun::Done(_)), "{begun:?}");
+}
+
+/// Layers that share an engine can have timeouts that are longer than each other's leases.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_hangs_holds_up_no_other_lease() {
+    let store = Faulty::new();
+    let slow = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(15));
+    let fast = slow.clone().lease(secs(2));
+    let hanging = acquired(&slow, &e(1)).await;
+    let token = hanging.token();
+    store.plan(move |call| match call.operation {
+        Operation::Renew if call.token == Some(token) => Fault::Hang,
+        _ => Fault::None,
+    });
+    sleep(secs(19)).await;
+    let healthy = acquired(&fast, &e(2)).await;
+    sleep(secs(10)).await;
+    assert!(!healthy.is_lost());
+    assert!(matches!(
+        fast.begin(&e(2)).await.unwrap(),
+        Begun::InFlight { .. }
+    ));
+    assert!(!hanging.is_lost(), "tried again before its deadline");
+}
+
+/// The same of what has been completed,
+#[tokio::test(start_paused = true)]
+async fn a_completion_that_hangs_holds_up_no_other() {
+    let store = Faulty::new();
+    let slow = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(15));
+    let fast = slow.clone().lease(secs(2));
+    let elsewhere = Dedup::new(store.elsewhere());
+    let hanging = acquired(&slow, &e(1)).await;
+    let token = hanging.token();
+    store.plan(move |call| match call.operation {
+        Operation::Complete if call.token == Some(token) => Fault::Hang,
+        Operation::Complete => FULL,
+        _ => Fault::None,
+    });
+    assert!(!hanging.complete(Record::new(None, None)).await);
+    store.called(Operation::Complete, 2).await;
+    completed(&fast, &e(2)).await;
+    for _ in 0..10 {
+        sleep(secs(1)).await;
+        let begun = elsewhere.begin(&e(2)).await.unwrap();
+        assert!(matches!(begun, Begun::InFlight { .. }), "{begun:?}");
+    }
+}
+
+/// and of what is released.
+#[tokio::test(start_paused = true)]
+async fn a_release_that_hangs_holds_up_no_other() {
+    let store = Faulty::new();
+    let slow = Dedup::new(store.clone())
+        .lease(secs(60))
+        .store_timeout(secs(15));
+    let fast = slow.clone().store_timeout(millis(300));
+    let leases = [acquired(&slow, &e(1)).await, acquired(&fast, &e(2)).await];
+    let token = leases[0].token();
+    store.plan(move |call| match call.operation {
+        Operation::Release if call.token == Some(token) => Fault::Hang,
+        _ => Fault::None,
+    });
+    for (n, lease) in leases.into_iter().enumerate() {
+        drop(lease);
+        sleep(millis(10)).await;
+        assert_eq!(store.count(Operation::Release), n + 1);
+    }
+    assert!(store.entry(&e(2)).await.is_none());
+}
+
+/// With one runtime ends the task that renews, amid the renewals of leases of another.
+#[test]
+fn a_renewal_that_ends_with_its_runtime_is_sent_again_by_the_next() {
+    let (one, other) = (runtime(), runtime());
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Renew if call.n <= 2 => Fault::Hang,
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone());
+    let first = one.block_on(acquired(&dedup, &e(1)));
+    let second = other.block_on(acquired(&dedup, &e(2)));
+    one.block_on(store.called(Operation::Renew, 2));
+    drop((first, one));
+    other.block_on(async {
+        let third = acquired(&dedup, &e(3)).await;
+        sleep(secs(60)).await;
+        assert!(!third.is_lost());
+        assert!(!second.is_lost());
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_panics_costs_no_lease() {
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Renew if call.n == 1 => Fault::Panic,
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone());
+    let leases = [acquired(&dedup, &e(1)).await, acquired(&dedup, &e(2)).await];
+    sleep(secs(40)).await;
+    for lease in leases {
+        assert!(!lease.is_lost());
+        let holder = store.entry(lease.key()).await;
+        assert!(
+            matches!(holder, Some(Entry::Running { token, .. }) if token == lease.token()),
+            "{holder:?}"
+        );
+    }
+}
+
+/// The release lands first, and is answered before the renewal lands, or after that.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_overtaken_by_the_release_leaves_no_lease_behind() {
+    for answered in [millis(0), millis(100)] {
+        let store = Faulty::with(move |call| match call.operation {
+            Operation::Renew => Fault::Delay(millis(50)),
+            Operation::Release => Fault::DelayAfter(answered),
+            _ => Fault::None,
+        });
+        let dedup = Dedup::new(store.clone());
+        let lease = acquired(&dedup, &e(1)).await;
+        store.called(Operation::Renew, 1).await;
+        lease.release(Release::Abandoned).await;
+        sleep(secs(3)).await;
+        assert!(store.entry(&e(1)).await.is_none(), "{answered:?}");
+    }
+}
+
+/// On the real clock: the thread is blocked, and with it the task that renews.
+#[tokio::test]
+async fn a_lease_whose_time_has_passed_is_lost_though_nobody_looked() {
+    let dedup = Dedup::new(MemoryStore::new()).lease(millis(20));
+    let lease = acquired(&dedup, &e(1)).await;
+    std::thread::sleep(millis(40));
+    assert!(lease.is_lost());
+}
+
+/// However its run ends: another one may have run beside it.
+#[tokio::test]
+async fn a_lease_whose_time_has_passed_is_reported_when_it_ends() {
+    for ending in 0..3 {
+        let events = Events::default();
+        let dedup = Dedup::new(MemoryStore::new())
+            .lease(millis(20))
+            .on_event(events.hook());
+        let lease = acquired(&dedup, &e(1)).await;
+        std::thread::sleep(millis(40));
+        match ending {
+            0 => assert!(lease.complete(Record::new(None, None)).await),
+            1 => lease.release(Release::Abandoned).await,
+            _ => drop(lease),
+        }
+        assert_eq!(events.count(lease_lost), 1, "{ending}");
+    }
+}
+
+/// The store takes it up again, as it would after it forgot everything.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_after_another_run_came_and_went_does_not_hide_it() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(2))
+        .on_event(events.hook());
+    let begun = Instant::now();
+    let lease = acquired(&dedup, &e(1)).await;
+    store.plan(move |call| match call.operation {
+        Operation::Renew if call.at < begun + millis(1_800) => FULL,
+        Operation::Renew => Fault::Delay(millis(300)),
+        _ => Fault::None,
+    });
+    sleep(millis(2_010)).await;
+    drop(acquired(&Dedup::new(store.elsewhere()), &e(1)).await);
+    sleep(secs(1)).await;
+    assert_eq!(events.count(lease_lost), 1);
+    assert!(
+        lease.complete(Record::new(None, None)).await,
+        "all the same"
+    );
+}
+
+fn lease_lost(event: &DedupEvent) -> bool {
+    matches!(event, DedupEvent::LeaseLost { .. })
+}
+
+fn run_limit(event: &DedupEvent) -> bool {
+    matches!(event, DedupEvent::RunLimit { .. })
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unprotected_run_past_its_limit_is_reported() {
+    for fault in [FULL, Fault::Hang] {
+        let events = Events::default();
+        let service = c0(Faulty::broken(Operation::Acquire, fault))
+            .store_failure(StoreFailure::Forward)
+            .run_limit(secs(1))
+            .on_event(events.hook())
+            .layer(Handler::new(|_| pending()));
+        let answer = send(&service, post("e1")).await;
+        assert_eq!(answer.brief(), (504, "unprotected"));
+        assert_eq!(events.count(run_limit), 1, "{fault:?}");
+    }
+}
+
+/// There it cannot go on, so it is not said to.
+#[test]
+fn a_run_that_is_dropped_outside_a_runtime_is_not_reported_as_going_on() {
+    let (runtime, events) = (runtime(), Events::default());
+    let handler = Handler::new(|_| pending());
+    let mut service = c0(Faulty::new())
+        .on_event(events.hook())
+        .layer(handler.clone());
+    let mut answer = Box::pin(service.call(post("e1")));
+    runtime.block_on(async {
+        tokio::select! {
+            _ = &mut answer => panic!("it has no end"),
+            () = handler.began(1) => {}
+        }
+    });
+    drop(runtime);
+    drop(answer);
+    let detached = |event: &DedupEvent| matches!(event, DedupEvent::Detached { .. });
+    let abandoned = |event: &DedupEvent| matches!(event, DedupEvent::Abandoned { .. });
+    assert_eq!((events.count(detached), events.count(abandoned)), (0, 1));
+}
