@@ -23,6 +23,8 @@ const TRIES: usize = 5;
 
 /// Ends with this, without a goodbye.
 pub(crate) struct RedisServer {
+    /// Ends the server should this process end without having done so.
+    watch: Child,
     process: Child,
     address: SocketAddr,
     _folder: TempDir,
@@ -56,6 +58,7 @@ impl RedisServer {
             .spawn();
         match process {
             Ok(process) => Ok(Self {
+                watch: watch(&process)?,
                 process,
                 address,
                 _folder: folder,
@@ -73,8 +76,7 @@ impl RedisServer {
     async fn is_up(&mut self) -> Result<bool, Box<dyn Error>> {
         let end = Instant::now() + PATIENCE;
         // By its id, since another one may have got the port.
-        let id = self.process.id().map(|id| format!("process_id:{id}\r\n"));
-        let id = id.unwrap_or_default();
+        let id = format!("process_id:{}\r\n", id(&self.process)?);
         while self.process.try_wait()?.is_none() && Instant::now() < end {
             let info: RedisResult<String> = self.command(&["INFO", "server"]).await;
             if info.is_ok_and(|info| info.contains(&id)) {
@@ -136,14 +138,33 @@ impl RedisServer {
 
     /// Ends it at once.
     pub(crate) async fn kill(&mut self) -> io::Result<()> {
+        // First, as the id of the server will be free.
+        self.watch.kill().await?;
         self.process.kill().await
     }
 }
 
+/// Kills the process when we are gone: its standard input ends with us.
+fn watch(process: &Child) -> io::Result<Child> {
+    Command::new("sh")
+        .args(["-c", "read _; kill -9 $0"])
+        .arg(id(process)?)
+        .stdin(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+}
+
 /// Sends a signal to a process that we started and have not waited for.
 pub(super) async fn signal(process: &Child, signal: &str) -> io::Result<()> {
-    let ended = || io::Error::other("the process has ended");
-    let id = process.id().ok_or_else(ended)?.to_string();
-    let status = Command::new("kill").args([signal, &id]).status().await?;
+    let mut kill = Command::new("kill");
+    let status = kill.args([signal, &id(process)?]).status().await?;
     status.success().then_some(()).ok_or_else(ended)
+}
+
+fn id(process: &Child) -> io::Result<String> {
+    Ok(process.id().ok_or_else(ended)?.to_string())
+}
+
+fn ended() -> io::Error {
+    io::Error::other("the process has ended")
 }
