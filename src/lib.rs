@@ -106,6 +106,9 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `redis` | yes | `RedisStore` |
+//! | `cluster` | no | `RedisStore` over Redis Cluster |
+//! | `sentinel` | no | `RedisStore` over the primary that Sentinels name |
+//! | `tls` | no | `RedisStore` over TLS, with rustls |
 //! | `tracing` | yes | a `tracing` event for each [`DedupEvent`] |
 //! | `test-util` | no | `contract`, the test suite for stores of your own |
 
@@ -130,7 +133,7 @@ pub mod store;
 #[cfg(feature = "test-util")]
 pub use self::store::contract;
 #[cfg(feature = "redis")]
-pub use self::store::{RedisStore, RedisStoreError};
+pub use self::store::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     body::{RequestBody, ResponseBody},
     delivery::Delivery,
@@ -142,8 +145,9 @@ pub use self::{
     policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
     service::WebhookDedup,
     store::{
-        Acquire, BoxStore, BoxStoreError, Entry, LeaseStore, MemoryStore, MemoryStoreError,
-        ParseEntryError, ParseTokenError, Record, Release, StoreError, StoreErrorKind, Token,
+        Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,
+        MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
+        StoreErrorKind, Switch, Token,
     },
 };
 

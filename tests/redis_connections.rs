@@ -66,7 +66,18 @@ fn a_malformed_url_is_an_error_without_the_password() {
         "redis://:s3cr3t@localhost/db",
         "redis://:s3c#r3t@localhost",
         "redis://localhost/?protocol=s3cr3t",
-        "rediss://:s3cr3t@localhost",
+        "rediss://:s3cr3t@localhost#insecure",
+        "redis+cluster://",
+        "redis+cluster://:s3cr3t@",
+        "redis+cluster://:s3cr3t@localhost,",
+        "redis+cluster://:s3cr3t@localhost:port,localhost",
+        "redis+cluster://:s3cr3t@localhost/5",
+        "redis+cluster://localhost?protocol=s3cr3t",
+        "redis+sentinel://:s3cr3t@localhost",
+        "redis+sentinel://:s3cr3t@localhost/",
+        "redis+sentinel://:s3cr3t@localhost/service/db",
+        "redis+sentinel://:s3cr3t@,/service",
+        "redis+sentinel://:s3cr3t@localhost/service#s3cr3t",
     ] {
         let error = RedisStore::open(url).expect_err(url);
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
@@ -81,6 +92,42 @@ fn a_malformed_url_is_an_error_without_the_password() {
         shown.contains("localhost:1/5") && !shown.contains("s3cr3t"),
         "{shown}"
     );
+}
+
+#[test]
+fn a_url_that_needs_a_feature_is_an_error_without_it() {
+    for (url, feature, on) in [
+        (
+            "redis+cluster://:s3cr3t@a,b:7000",
+            "cluster",
+            cfg!(feature = "cluster"),
+        ),
+        (
+            "redis+sentinel://:s3cr3t@a,[::1]:7000/service/2",
+            "sentinel",
+            cfg!(feature = "sentinel"),
+        ),
+        ("rediss://:s3cr3t@a", "tls", cfg!(feature = "tls")),
+        (
+            "rediss+cluster://:s3cr3t@a,b",
+            "tls",
+            cfg!(all(feature = "tls", feature = "cluster")),
+        ),
+    ] {
+        let shown = match RedisStore::open(url) {
+            Ok(store) => {
+                assert!(on, "{store:?}");
+                format!("{store:?} {:?}", RedisStore::builder(url))
+            }
+            Err(error) => {
+                assert!(!on, "{error}");
+                assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+                assert!(error.to_string().contains(feature), "{error}");
+                format!("{error} {error:?}")
+            }
+        };
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
 }
 
 /// R48.

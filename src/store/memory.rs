@@ -107,7 +107,7 @@ impl MemoryStore {
 }
 
 /// The clock has an end; what lasts beyond it lasts for a century.
-fn after(now: Instant, time: Duration) -> Instant {
+pub(super) fn after(now: Instant, time: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     now.checked_add(time).unwrap_or_else(|| now + CENTURY)
 }

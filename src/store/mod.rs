@@ -3,6 +3,7 @@
 mod boxed;
 #[cfg(feature = "test-util")]
 mod contract;
+mod fallback;
 mod memory;
 mod record;
 #[cfg(feature = "redis")]
@@ -22,10 +23,12 @@ use crate::Key;
 
 #[cfg(feature = "test-util")]
 pub use self::contract::contract;
+use self::memory::after;
 #[cfg(feature = "redis")]
-pub use self::redis::{RedisStore, RedisStoreError};
+pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     boxed::{BoxStore, BoxStoreError},
+    fallback::{Fallback, FallbackError, Switch},
     memory::{MemoryStore, MemoryStoreError},
     record::{Entry, ParseEntryError, Record},
     token::{ParseTokenError, Token},

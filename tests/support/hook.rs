@@ -50,16 +50,26 @@ impl Hook {
 
     /// The same, but duplicates in flight are refused.
     pub(crate) fn refusing(server: &RedisServer) -> Self {
-        Self::with(&server.url(), |layer| layer.in_flight(InFlight::RetryLater))
+        Self::refusing_at(&server.url())
+    }
+
+    pub(crate) fn refusing_at(url: &str) -> Self {
+        Self::with(url, |layer| layer.in_flight(InFlight::RetryLater))
     }
 
     pub(crate) fn with(
         url: &str,
         set: impl FnOnce(WebhookDedupLayer<RedisStore>) -> WebhookDedupLayer<RedisStore>,
     ) -> Self {
+        Self::with_store(RedisStore::open(url).unwrap(), set)
+    }
+
+    pub(crate) fn with_store(
+        store: RedisStore,
+        set: impl FnOnce(WebhookDedupLayer<RedisStore>) -> WebhookDedupLayer<RedisStore>,
+    ) -> Self {
         let events = Arc::<Mutex<Vec<_>>>::default();
         let seen = events.clone();
-        let store = RedisStore::open(url).unwrap();
         let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"))
             .namespace("t")
             .lease(Duration::from_secs(60))

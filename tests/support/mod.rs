@@ -2,9 +2,11 @@
 
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
+mod cluster;
 mod fake_redis;
 mod proxy;
 mod redis_server;
+mod sentinel;
 mod watch;
 
 use std::{future::Future, time::Duration};
@@ -13,7 +15,12 @@ use tokio::time::Instant;
 use tower_webhook_dedup::{Acquire, Key, LeaseStore, Record, Release, Token};
 
 pub(crate) use self::{
-    fake_redis::FakeRedis, proxy::Proxy, redis_server::RedisServer, watch::Watch,
+    cluster::{Cluster, free_ports},
+    fake_redis::FakeRedis,
+    proxy::Proxy,
+    redis_server::RedisServer,
+    sentinel::{Service, listening},
+    watch::Watch,
 };
 
 /// How long a condition may take to come true on a busy machine.

@@ -1,7 +1,7 @@
 //! A `redis-server` of the test's own.
 
 use std::{
-    io,
+    io::{self, Read, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -30,15 +30,19 @@ impl RedisServer {
 
     /// The same, with more arguments for `redis-server`.
     pub(crate) fn with(arguments: &[&str]) -> Self {
+        Self::try_with(arguments).expect("redis-server ended at once")
+    }
+
+    /// The same; `None` if the server ends at once, as it does when its port is taken.
+    pub(crate) fn try_with(arguments: &[&str]) -> Option<Self> {
         let folder = tempfile::tempdir().unwrap();
         let arguments: Vec<_> = arguments.iter().map(|&it| it.to_owned()).collect();
-        let server = Self {
+        let mut server = Self {
             process: spawn(folder.path(), &arguments),
             folder,
             arguments,
         };
-        server.wait_until_it_answers();
-        server
+        server.wait_until_it_answers().then_some(server)
     }
 
     /// `redis+unix:///…`
@@ -81,7 +85,18 @@ impl RedisServer {
     pub(crate) fn restart(&mut self) {
         self.kill();
         self.process = spawn(self.folder.path(), &self.arguments);
-        self.wait_until_it_answers();
+        assert!(self.wait_until_it_answers(), "redis-server ended at once");
+    }
+
+    /// Whether the process answers: it neither ended nor is it frozen.
+    pub(crate) fn is_alive(&self) -> bool {
+        let ping = || -> io::Result<usize> {
+            let mut stream = UnixStream::connect(self.socket())?;
+            stream.set_read_timeout(Some(Duration::from_millis(300)))?;
+            stream.write_all(b"PING\r\n")?;
+            stream.read(&mut [0; 16])
+        };
+        ping().is_ok_and(|bytes| bytes > 0)
     }
 
     /// Runs a command on a connection of its own, and panics if the server refuses.
@@ -122,12 +137,17 @@ impl RedisServer {
         Watch::start(self)
     }
 
-    fn wait_until_it_answers(&self) {
+    /// False if it ended.
+    fn wait_until_it_answers(&mut self) -> bool {
         let end = Instant::now() + PATIENCE;
         while !self.answers() {
+            if self.process.try_wait().unwrap().is_some() {
+                return false;
+            }
             assert!(Instant::now() < end, "redis-server does not answer");
             thread::sleep(Duration::from_millis(5));
         }
+        true
     }
 
     fn answers(&self) -> bool {
@@ -158,7 +178,14 @@ fn socket(folder: &Path) -> PathBuf {
 fn spawn(folder: &Path, arguments: &[String]) -> Child {
     // A socket that a killed server left behind.
     drop(std::fs::remove_file(socket(folder)));
-    let started = Command::new("redis-server")
+    let mut command = Command::new("redis-server");
+    if arguments.iter().any(|it| it == "--sentinel") {
+        // It writes down there what it learns.
+        let config = folder.join("sentinel.conf");
+        std::fs::write(&config, "").unwrap();
+        command.arg(config);
+    }
+    let started = command
         .args(["--port", "0", "--save", "", "--appendonly", "no"])
         .arg("--unixsocket")
         .arg(socket(folder))

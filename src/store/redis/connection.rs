@@ -1,62 +1,80 @@
-//! Sends commands: the deadline, and the one safe repeat.
+//! Sends commands: over which connection, the deadline, and the one safe repeat.
 
 use std::{any, fmt, sync::Arc};
 
-use redis::{Cmd, RedisFuture, RedisResult, Value, aio::ConnectionLike};
-use tokio::time::{Instant, timeout_at};
+use redis::{Cmd, RedisFuture, Value, aio::ConnectionLike};
+use tokio::time::Instant;
 
-use super::{error::RedisStoreError, own::Own};
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
+use super::{
+    error::RedisStoreError,
+    own::Own,
+    sending::{Reply, Sending, Wait, answer},
+};
+use crate::Key;
 
 /// What the store sends its commands through.
 #[derive(Clone)]
 pub(super) enum Connection {
     Own(Arc<Own>),
+    #[cfg(feature = "cluster")]
+    Cluster(Arc<Cluster>),
     Given(Arc<dyn Given>),
 }
 
 impl Connection {
-    /// Sends the command and waits for the reply, neither longer than `by`.
+    /// Sends a command about the key and waits for the reply, neither longer than `by`.
     ///
     /// When the connection breaks under the command, it is sent once more: whether the first try
     /// was executed cannot be known, and every step is idempotent per token.
-    pub(super) async fn send(&self, command: &Cmd, by: Instant) -> Result<Value, RedisStoreError> {
-        match self.send_once(command, by).await {
+    pub(super) async fn send(
+        &self,
+        key: &Key,
+        command: &Cmd,
+        wait: Option<Wait>,
+        by: Instant,
+    ) -> Result<Reply, RedisStoreError> {
+        let sending = Sending {
+            wait,
+            ..Sending::plain(command)
+        };
+        match self.send_once(key, sending, by).await {
             Err(error) if error.is_broken() => {
-                let reply = self.send_once(command, by).await;
+                let reply = self.send_once(key, sending, by).await;
                 reply.map_err(|later| later.after(&error))
             }
             reply => reply,
         }
     }
 
-    async fn send_once(&self, command: &Cmd, by: Instant) -> Result<Value, RedisStoreError> {
+    #[cfg_attr(
+        not(feature = "cluster"),
+        expect(unused_variables, reason = "one place")
+    )]
+    async fn send_once(
+        &self,
+        key: &Key,
+        sending: Sending<'_>,
+        by: Instant,
+    ) -> Result<Reply, RedisStoreError> {
         match self {
-            Self::Own(own) => own.send(command, by).await,
-            Self::Given(given) => answer(given.send(command), by).await,
+            Self::Own(own) => own.send(sending, by).await,
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.send(key, sending, by).await,
+            Self::Given(given) => answer(given.send(sending.command), by)
+                .await
+                .map(Reply::from),
         }
     }
-}
-
-/// Waits for the reply to a command until `by`.
-pub(super) async fn answer(
-    sending: impl Future<Output = RedisResult<Value>>,
-    by: Instant,
-) -> Result<Value, RedisStoreError> {
-    if Instant::now() >= by {
-        return Err(RedisStoreError::timed_out(false, "no time left to send it"));
-    }
-    let reply = timeout_at(by, sending)
-        .await
-        .map_err(|_| RedisStoreError::timed_out(true, "no reply to a command"))?;
-    reply
-        .and_then(Value::extract_error)
-        .map_err(|error| RedisStoreError::new(&error))
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Own(own) => own.fmt(f),
+            #[cfg(feature = "cluster")]
+            Self::Cluster(cluster) => cluster.fmt(f),
             Self::Given(given) => f.write_str(given.name()),
         }
     }

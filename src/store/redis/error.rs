@@ -4,6 +4,8 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use redis::{ErrorKind, RedisError};
 
+#[cfg(feature = "cluster")]
+use super::slots::Redirect;
 use crate::{StoreError, StoreErrorKind};
 
 /// An error of a [`RedisStore`](crate::RedisStore).
@@ -14,7 +16,7 @@ use crate::{StoreError, StoreErrorKind};
 /// |---|---|
 /// | [`Unreachable`](StoreErrorKind::Unreachable) | the URL is malformed, the name does not resolve, no connection, a broken one, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, too many clients |
 /// | [`TimedOut`](StoreErrorKind::TimedOut) | no answer by the deadline |
-/// | [`ReadOnly`](StoreErrorKind::ReadOnly) | `READONLY`, `NOREPLICAS` |
+/// | [`ReadOnly`](StoreErrorKind::ReadOnly) | `READONLY`, `NOREPLICAS`, a write that too few replicas [confirmed](crate::RedisStoreBuilder::min_replicas) |
 /// | [`OutOfMemory`](StoreErrorKind::OutOfMemory) | `OOM`; `MISCONF`, which in most cases is a full disk |
 /// | [`Denied`](StoreErrorKind::Denied) | `NOAUTH`, `WRONGPASS`, `NOPERM`, `DENIED`, a refused `AUTH` |
 /// | [`BadReply`](StoreErrorKind::BadReply) | a value that is not an [`Entry`](crate::Entry), `WRONGTYPE`, `MOVED` (the server is one node of a cluster), any other error |
@@ -135,6 +137,23 @@ impl RedisStoreError {
         self
     }
 
+    /// A command was executed before the one that this is about.
+    pub(super) const fn after_a_write(mut self) -> Self {
+        self.may_have_landed = true;
+        self
+    }
+
+    /// What was written is not on as many replicas as it has to be.
+    pub(super) fn unconfirmed(by: u32, of: u32) -> Self {
+        Self {
+            kind: StoreErrorKind::ReadOnly,
+            may_have_landed: true,
+            broken: false,
+            code: None,
+            text: format!("{by} of {of} replicas confirmed the write in time").into(),
+        }
+    }
+
     /// Whether the connection broke under the command.
     pub(super) const fn is_broken(&self) -> bool {
         self.broken
@@ -143,6 +162,15 @@ impl RedisStoreError {
     /// Whether the server does not know the arguments of the command.
     pub(super) fn is_syntax(&self) -> bool {
         self.code() == Some("ERR") && self.text.contains("syntax error")
+    }
+
+    /// Where the node of a cluster that gave this error sends the command on to.
+    #[cfg(feature = "cluster")]
+    pub(super) fn redirect(&self, from: &str) -> Option<Redirect> {
+        match self.code() {
+            Some("MOVED" | "ASK") => Redirect::read(&self.text, from),
+            _ => None,
+        }
     }
 
     /// Whether the server at the other end has become a replica: the writable one may be found at

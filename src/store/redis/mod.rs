@@ -1,34 +1,40 @@
 //! The store that many processes share: Redis.
 
+mod access;
+mod builder;
+mod check;
+#[cfg(feature = "cluster")]
+mod cluster;
 mod connection;
 mod error;
+mod finding;
 mod own;
+mod replicas;
 mod script;
+mod sending;
+#[cfg(feature = "sentinel")]
+mod sentinel;
 mod server;
+#[cfg(feature = "cluster")]
+mod slots;
+mod steps;
+mod target;
+mod url;
 mod value;
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
-use redis::{Value, aio::ConnectionLike};
+use redis::aio::ConnectionLike;
 use tokio::time::Instant;
 
-use self::{
-    connection::Connection,
-    own::Own,
-    script::Script,
-    server::Server,
-    value::{lasting, millis, stored, yes_or_no},
-};
+use self::{connection::Connection, replicas::Replicas, steps::Steps};
 use super::{Acquire, Entry, LeaseStore, Record, Release, Token};
 use crate::Key;
 
-pub use self::error::RedisStoreError;
+pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Finding};
 
 /// A [`LeaseStore`] in [Redis](https://redis.io), for any number of processes.
 ///
@@ -52,10 +58,11 @@ pub use self::error::RedisStoreError;
 /// # Connections
 ///
 /// A store made with [`open`](Self::open) makes a connection with the first call, and shares it
-/// between all calls. Connecting takes at most 2 seconds, but no call waits for it longer than its
-/// own deadline. After a connect that failed there is a pause, of 50 ms at first and 1 s at most,
-/// during which calls fail at once with the same error. A connection that breaks, or whose server
-/// says that it is a replica, or that leaves 3 commands in a row unanswered, is replaced.
+/// between all calls; in a cluster, one for each node that it needs. Connecting takes at most 2
+/// seconds, or [as told](RedisStoreBuilder::connect_timeout), but no call waits for it longer than
+/// its own deadline. After a connect that failed there is a pause, of 50 ms at first and 1 s at
+/// most, during which calls fail at once with the same error. A connection that breaks, or whose
+/// server says that it is a replica, or that leaves 3 commands in a row unanswered, is replaced.
 ///
 /// A store made with [`new`](Self::new) uses the connection that it is given, and cannot replace
 /// it.
@@ -66,20 +73,58 @@ pub use self::error::RedisStoreError;
 /// The store needs a [tokio] runtime with time and I/O enabled, when it is called, not when it is
 /// made. A runtime may end, and another go on with the same store.
 ///
+/// # One server, a cluster, Sentinels
+///
+/// - **Redis Cluster** (feature `cluster`): each command goes to the node that has its key, and
+///   follows `MOVED` and `ASK`, so that slots may move at any time. Where the keys are is asked
+///   with the first call, after a redirect, and when a node fails; nodes in order are not held up
+///   meanwhile. The id of an event never chooses its slot: braces in it are encoded. With
+///   `cluster-require-full-coverage no` a node that fails takes none but its own events down.
+/// - **Sentinel** (feature `sentinel`): all Sentinels are asked at once, and a server that they
+///   name has to say itself that it is a primary. While the store is in use, they are asked again
+///   each second whether it still is: a primary that was replaced does not know it for some
+///   seconds, and takes writes meanwhile that it will forget.
+/// - **TLS** (feature `tls`): rustls, with the authorities that the system trusts, or
+///   [those named](RedisStoreBuilder::authorities). If the application has not installed a
+///   cryptography provider of rustls by the first connection, it is ring.
+/// - [`new`](Self::new) takes the client's own connection to a cluster as well. It repeats commands
+///   by itself, which does no harm, but does not look for another primary while one is silent.
+///
 /// # The server
 ///
 /// Redis 7.0 or newer is recommended; Valkey is fine. Where the server refuses `NX` together with
-/// `GET`, as older ones do, a script acquires instead.
+/// `GET`, as older ones do, a script acquires instead. [`check`](Self::check) tells at the start
+/// whether all of the following is as it should be.
 ///
-/// Set [`maxmemory-policy`][eviction] to `noeviction`: a server that evicts keys may evict leases and
-/// records, and events run twice. [Replication is asynchronous][replication], so a failover can
-/// lose the last of them.
-///
-/// All that the user of the store needs, and `+select` where the URL names a database:
+/// **Rights.** All that the user of the store needs:
 ///
 /// ```text
 /// ACL SETUSER webhooks on >secret ~webhook:lock:* resetchannels -@all +set +get +eval +evalsha +del +pexpire
 /// ```
+///
+/// and `+select` where the URL names a database, `+cluster|slots +asking` in a cluster, `+role`
+/// behind Sentinels (without it a server is believed to be the primary until a write fails), and
+/// `+wait` for [`min_replicas`](RedisStoreBuilder::min_replicas).
+///
+/// **Eviction.** Set [`maxmemory-policy`][eviction] to `noeviction`: a server that evicts keys may
+/// evict leases and records, and events run twice. When it is full it refuses instead, and so does
+/// the layer; failed runs are still released.
+///
+/// **Persistence.** A server that restarts empty has forgotten what was done, and runs it again if
+/// it comes again; leases that are running are taken again by their owners. `appendonly yes` with
+/// `appendfsync everysec` loses a second at most.
+///
+/// **Failover.** [Replication is asynchronous][replication]: what the primary wrote last may not
+/// be on the replica that takes its place. A lost lease is taken again by its owner with the next
+/// renewal, within a third of the lease, if no duplicate is faster and runs beside it; an event
+/// whose record was lost runs once more if it comes again.
+/// [`min_replicas`](RedisStoreBuilder::min_replicas) closes the gap, at the price of a way to the
+/// replica and back for each acquire and each completion. Until another server has taken over,
+/// events are refused.
+///
+/// **Size.** An event that is done takes 232 bytes by `MEMORY USAGE`, with a key of 118 bytes
+/// (endpoint, id, hash of the body), and some 320 with the tables around it, for as long as
+/// records are kept: a million events a day, kept for 4 days, are 1.3 GB.
 ///
 /// [SET]: https://redis.io/docs/latest/commands/set/
 /// [eviction]: https://redis.io/docs/latest/develop/reference/eviction/
@@ -87,28 +132,40 @@ pub use self::error::RedisStoreError;
 #[derive(Clone, Debug)]
 pub struct RedisStore {
     connection: Connection,
+    replicas: Option<Arc<Replicas>>,
     /// The server refused NX with GET.
     old_server: Arc<AtomicBool>,
 }
 
 impl RedisStore {
-    /// How often an acquire looks again, when what it meant to take over has changed meanwhile.
-    const ROUNDS: u32 = 8;
-
-    /// A store that makes its own connections to one server.
+    /// A store that makes its own connections.
     ///
-    /// Does not connect, block or need a runtime: the first call connects. The URL is
-    /// `redis://[user][:password@]host[:port][/db]`, or for a Unix socket
-    /// `redis+unix:///path[?db=0&user=name&pass=password]`. The port is 6379 and the database 0
-    /// unless given; what has a meaning in URLs is percent-encoded in user and password.
+    /// Does not connect, block or need a runtime: the first call connects.
+    ///
+    /// | URL | what is there |
+    /// |---|---|
+    /// | `redis://[user][:password@]host[:port][/db]` | a server |
+    /// | `redis+unix:///path[?db=0&user=name&pass=password]` | a server behind a Unix socket |
+    /// | `redis+cluster://[user][:password@]host[:port][,host[:port]…]` | a Redis Cluster, some of whose nodes these are; feature `cluster` |
+    /// | `redis+sentinel://[user][:password@]host[:port][,host[:port]…]/service[/db]` | Sentinels, and the name of the service that they watch; feature `sentinel` |
+    ///
+    /// `rediss://`, `rediss+cluster://` and `rediss+sentinel://` are the same over TLS; feature
+    /// `tls`. The port is 6379, or 26379 for a Sentinel, and the database 0 unless given; what has
+    /// a meaning in URLs is percent-encoded in user, password and service. User and password are
+    /// those for the servers, all nodes of a cluster alike; [builder](Self::builder) has the rest.
     ///
     /// # Errors
     ///
-    /// If the URL is malformed, with the kind [`Unreachable`](crate::StoreErrorKind::Unreachable).
-    /// The error does not repeat the URL.
+    /// If the URL is malformed or needs a feature that is off, with the kind
+    /// [`Unreachable`](crate::StoreErrorKind::Unreachable). The error does not repeat the URL.
     pub fn open(url: &str) -> Result<Self, RedisStoreError> {
-        let own = Own::new(Server::from_url(url)?);
-        Ok(Self::over(Connection::Own(Arc::new(own))))
+        Self::builder(url).open()
+    }
+
+    /// For a store of which the URL does not say everything: certificates, replicas that have to
+    /// confirm, the credentials for Sentinels, the connect timeout.
+    pub fn builder(url: &str) -> RedisStoreBuilder {
+        RedisStoreBuilder::new(url)
     }
 
     /// A store over a connection of yours: a [`MultiplexedConnection`], a `ConnectionManager`, or
@@ -128,42 +185,41 @@ impl RedisStore {
         Self::over(Connection::Given(Arc::new(connection)))
     }
 
+    /// Looks whether the servers are fit for the store: whether they can be reached, let its user
+    /// do what it does, keep what they are given, and are as recent as they should be.
+    ///
+    /// For the log at the start. It changes nothing, and nothing depends on it: an empty list is
+    /// good, and what cannot be found out is in the list. Under an ACL that allows nothing but
+    /// what the store needs, that is the version, the eviction policy, persistence and the clock;
+    /// `+info +time +config|get` would tell.
+    ///
+    /// ```no_run
+    /// # async fn check(store: tower_webhook_dedup::RedisStore) {
+    /// for finding in store.check().await {
+    ///     eprintln!("redis: {finding}");
+    /// }
+    /// # }
+    /// ```
+    pub async fn check(&self) -> Vec<Finding> {
+        let needed = self.replicas.as_ref().map(|replicas| replicas.count());
+        check::check(&self.connection, needed).await
+    }
+
     fn over(connection: Connection) -> Self {
         Self {
             connection,
+            replicas: None,
             old_server: Arc::default(),
         }
     }
 
-    async fn run(
-        &self,
-        script: &Script,
-        key: &Key,
-        arguments: &[&str],
-        by: Instant,
-    ) -> Result<Value, RedisStoreError> {
-        script.run(&self.connection, key, arguments, by).await
-    }
-
-    /// Writes the value if there is none, else returns the one there is.
-    async fn set_or_get(
-        &self,
-        key: &Key,
-        running: &str,
-        lease: &str,
-        by: Instant,
-    ) -> Result<Value, RedisStoreError> {
-        if !self.old_server.load(Ordering::Relaxed) {
-            let mut set = redis::cmd("SET");
-            set.arg(key.as_str()).arg(running);
-            set.arg("NX").arg("PX").arg(lease).arg("GET");
-            match self.connection.send(&set, by).await {
-                Err(error) if error.is_syntax() => self.old_server.store(true, Ordering::Relaxed),
-                reply => return reply,
-            }
+    fn steps(&self, by: Instant) -> Steps<'_> {
+        Steps {
+            connection: &self.connection,
+            old_server: &self.old_server,
+            replicas: None,
+            by,
         }
-        let arguments = [running, lease];
-        self.run(&script::ACQUIRE, key, &arguments, by).await
     }
 }
 
@@ -177,38 +233,12 @@ impl LeaseStore for RedisStore {
         lease: Duration,
         by: Instant,
     ) -> Result<Acquire, RedisStoreError> {
-        let lease = lasting(lease);
-        let px = millis(lease);
-        let running = Entry::running(token, lease, 1).to_string();
-        let mut reply = self.set_or_get(key, &running, &px, by).await?;
-        for _ in 0..Self::ROUNDS {
-            let Some((entry, text)) = stored(reply)? else {
-                return Ok(Acquire::Acquired { attempt: 1 });
-            };
-            let attempts = match entry {
-                // The reply to an earlier try got lost, or the last round took over.
-                Entry::Running {
-                    token: holder,
-                    attempt,
-                    ..
-                } if holder == token => return Ok(Acquire::Acquired { attempt }),
-                Entry::Running { since, lease, .. } => {
-                    return Ok(Acquire::InFlight {
-                        since,
-                        at_most: lease,
-                    });
-                }
-                Entry::Done { record, .. } => return Ok(Acquire::Done(record)),
-                Entry::Failed { attempts, .. } => attempts,
-            };
-            let running = Entry::running(token, lease, attempts.saturating_add(1)).to_string();
-            let arguments = [&*text, &*running, &*px];
-            reply = self.run(&script::TAKE_OVER, key, &arguments, by).await?;
+        if let Some(replicas) = &self.replicas {
+            let lease = (key, token, lease);
+            return replicas.acquire(&self.old_server, lease, by).await;
         }
-        Err(RedisStoreError::timed_out(
-            false,
-            "the entry changed each time it was looked at",
-        ))
+        let (acquire, _) = self.steps(by).acquire(key, token, lease).await?;
+        Ok(acquire)
     }
 
     async fn renew(
@@ -218,10 +248,8 @@ impl LeaseStore for RedisStore {
         lease: Duration,
         by: Instant,
     ) -> Result<bool, RedisStoreError> {
-        let lease = lasting(lease);
-        let running = Entry::running(token, lease, 1).to_string();
-        let arguments = [&*token.to_string(), &*running, &*millis(lease)];
-        yes_or_no(&self.run(&script::RENEW, key, &arguments, by).await?)
+        let (renewed, _) = self.steps(by).renew(key, token, lease).await?;
+        Ok(renewed)
     }
 
     async fn complete(
@@ -232,11 +260,13 @@ impl LeaseStore for RedisStore {
         retention: Duration,
         by: Instant,
     ) -> Result<bool, RedisStoreError> {
-        let record = record.clone();
-        let done = Entry::Done { token, record }.to_string();
-        let px = millis(lasting(retention));
-        let arguments = [&*token.to_string(), &*done, &*px];
-        yes_or_no(&self.run(&script::COMPLETE, key, &arguments, by).await?)
+        if let Some(replicas) = &self.replicas {
+            let (lease, done) = ((key, token), (record, retention));
+            return replicas.complete(&self.old_server, lease, done, by).await;
+        }
+        let steps = self.steps(by);
+        let (written, _) = steps.complete(key, token, record, retention).await?;
+        Ok(written)
     }
 
     async fn release(
@@ -247,28 +277,14 @@ impl LeaseStore for RedisStore {
         keep: Duration,
         by: Instant,
     ) -> Result<bool, RedisStoreError> {
-        let (counts_as, status) = match release {
-            Release::Failed { status } => ("1", status),
-            Release::Abandoned => ("0", None),
-        };
-        let arguments = [
-            &*token.to_string(),
-            counts_as,
-            &*value::now(),
-            &*status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
-            &*millis(lasting(keep)),
-        ];
-        yes_or_no(&self.run(&script::RELEASE, key, &arguments, by).await?)
+        self.steps(by).release(key, token, release, keep).await
     }
 
     async fn inspect(&self, key: &Key, by: Instant) -> Result<Option<Entry>, RedisStoreError> {
-        let mut get = redis::cmd("GET");
-        let reply = self.connection.send(get.arg(key.as_str()), by).await?;
-        Ok(stored(reply)?.map(|(entry, _)| entry))
+        self.steps(by).inspect(key).await
     }
 
     async fn forget(&self, key: &Key, force: bool, by: Instant) -> Result<bool, RedisStoreError> {
-        let arguments = [if force { "1" } else { "0" }];
-        yes_or_no(&self.run(&script::FORGET, key, &arguments, by).await?)
+        self.steps(by).forget(key, force).await
     }
 }

@@ -9,18 +9,22 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, Value, aio::MultiplexedConnection};
+use redis::{Value, aio::MultiplexedConnection};
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
 };
 
-use super::{connection::answer, error::RedisStoreError, server::Server};
+use super::{
+    error::RedisStoreError,
+    sending::{Reply, Sending, answer},
+    target::Target,
+};
 use crate::{StoreError, StoreErrorKind};
 
 /// One connection that all calls share, made by the first of them.
 pub(super) struct Own {
-    server: Server,
+    target: Target,
     state: Mutex<State>,
 }
 
@@ -41,6 +45,8 @@ struct Link {
     timeouts: AtomicU32,
     /// Whether it was of use.
     proven: AtomicBool,
+    /// Where it leads, if that may change, and when somebody last looked whether it has.
+    place: Option<(String, Mutex<Instant>)>,
 }
 
 /// A task that connects. It is its own task so that a caller who gives up does not end it.
@@ -56,12 +62,14 @@ type Outcome = Option<Result<Arc<Link>, RedisStoreError>>;
 impl Own {
     /// After so many commands in a row without a reply a connection is given up.
     const MOST_TIMEOUTS: u32 = 3;
+    /// How often to look whether a connection that may have to lead elsewhere has to.
+    const LOOKS_EVERY: Duration = Duration::from_secs(1);
     const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
     const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-    pub(super) fn new(server: Server) -> Self {
+    pub(super) fn new(target: Target) -> Self {
         Self {
-            server,
+            target,
             state: Mutex::default(),
         }
     }
@@ -69,14 +77,54 @@ impl Own {
     /// Sends the command over the current connection, or a new one.
     pub(super) async fn send(
         self: &Arc<Self>,
-        command: &Cmd,
+        sending: Sending<'_>,
         by: Instant,
-    ) -> Result<Value, RedisStoreError> {
+    ) -> Result<Reply, RedisStoreError> {
         let link = self.link(by).await?;
+        self.look_after(&link);
         let mut connection = link.connection.clone();
-        let reply = answer(connection.send_packed_command(command), by).await;
+        let reply = answer(sending.command(&mut connection), by).await;
         self.judge(&link, &reply);
-        reply
+        let value = reply?;
+        let Some(wait) = sending.wait.filter(|wait| (wait.wrote)(&value)) else {
+            return Ok(Reply::from(value));
+        };
+        // On the same connection: WAIT speaks of what this one has written.
+        let command = wait.command(by);
+        let reply = answer(connection.send_packed_command(&command), by).await;
+        self.judge(&link, &reply);
+        match reply {
+            Ok(confirmations) => Ok(Reply::confirmed(value, &confirmations)),
+            Err(error) => Err(error.after_a_write()),
+        }
+    }
+
+    pub(super) const fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// Now and then, in the background, looks whether the connection still leads to the right
+    /// place.
+    fn look_after(self: &Arc<Self>, link: &Arc<Link>) {
+        let Some((_, looked)) = &link.place else {
+            return;
+        };
+        {
+            let now = Instant::now();
+            let mut looked = looked.lock().unwrap_or_else(PoisonError::into_inner);
+            if now < *looked + Self::LOOKS_EVERY {
+                return;
+            }
+            *looked = now;
+        }
+        let (own, link) = (Arc::clone(self), Arc::clone(link));
+        tokio::spawn(async move {
+            if let Some((place, _)) = &link.place
+                && let Some(error) = own.target.has_moved(place).await
+            {
+                own.discard(&link, &error);
+            }
+        });
     }
 
     /// Learns from a reply whether the connection is of use.
@@ -139,7 +187,7 @@ impl Own {
             if Instant::now() >= by {
                 return Err(RedisStoreError::timed_out(
                     false,
-                    format!("still connecting to {:?}", self.server),
+                    format!("still connecting to {:?}", self.target),
                 ));
             }
         }
@@ -166,7 +214,7 @@ impl Own {
         let (sender, outcome) = watch::channel(None);
         let attempt = Attempt {
             outcome,
-            over: now + 2 * Server::CONNECT_TIMEOUT,
+            over: now + 2 * self.target.connect_timeout(),
         };
         state.attempt = Some(attempt.clone());
         tokio::spawn(Arc::clone(self).connect(sender));
@@ -174,7 +222,8 @@ impl Own {
     }
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
-        let outcome = self.server.connect().await.map(Link::new).map(Arc::new);
+        let outcome = self.target.connect().await;
+        let outcome = outcome.map(|(connection, place)| Arc::new(Link::new(connection, place)));
         {
             let mut state = self.lock();
             // Another may have taken this one's place, if it was held up.
@@ -203,9 +252,10 @@ enum Ready {
 }
 
 impl Link {
-    fn new(connection: MultiplexedConnection) -> Self {
+    fn new(connection: MultiplexedConnection, place: Option<String>) -> Self {
         Self {
             connection,
+            place: place.map(|place| (place, Mutex::new(Instant::now()))),
             timeouts: AtomicU32::new(0),
             proven: AtomicBool::new(false),
         }
@@ -227,6 +277,6 @@ impl State {
 
 impl fmt::Debug for Own {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.server.fmt(f)
+        self.target.fmt(f)
     }
 }

@@ -2,10 +2,14 @@
 
 use std::sync::LazyLock;
 
-use redis::{Cmd, Value};
+use redis::Cmd;
 use tokio::time::Instant;
 
-use super::{connection::Connection, error::RedisStoreError};
+use super::{
+    connection::Connection,
+    error::RedisStoreError,
+    sending::{Reply, Wait},
+};
 use crate::Key;
 
 /// One atomic step on one key.
@@ -31,13 +35,14 @@ impl Script {
         connection: &Connection,
         key: &Key,
         arguments: &[&str],
+        wait: Option<Wait>,
         by: Instant,
-    ) -> Result<Value, RedisStoreError> {
+    ) -> Result<Reply, RedisStoreError> {
         let by_hash = self.command("EVALSHA", &self.hash, key, arguments);
-        match connection.send(&by_hash, by).await {
+        match connection.send(key, &by_hash, wait, by).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let by_text = self.command("EVAL", self.text, key, arguments);
-                let reply = connection.send(&by_text, by).await;
+                let reply = connection.send(key, &by_text, wait, by).await;
                 reply.map_err(|later| later.after(&error))
             }
             reply => reply,

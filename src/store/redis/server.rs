@@ -8,52 +8,57 @@ use redis::{
 };
 use tokio::time::timeout;
 
-use super::error::RedisStoreError;
+use super::{access::Access, error::RedisStoreError};
 use crate::{StoreError, StoreErrorKind};
 
-/// A server and the credentials for it. Shown without them.
+/// A server and how to get into it. Shown without the credentials.
 pub(super) struct Server {
     client: Client,
     address: String,
-    username: Option<String>,
-    password: Option<String>,
-    db: i64,
+    access: Access,
 }
 
 impl Server {
-    /// How long connecting may take, name look-up and login included.
-    pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
-
     /// How many commands may wait for the socket; the client's 50 make a burst wait in line.
     const SEND_QUEUE: usize = 1024;
 
-    pub(super) fn from_url(url: &str) -> Result<Self, RedisStoreError> {
+    /// The server at `redis://…` or `redis+unix://…`. The credentials there do not count.
+    pub(super) fn at(
+        url: impl IntoConnectionInfo,
+        access: &Access,
+    ) -> Result<Self, RedisStoreError> {
         let info = url
             .into_connection_info()
             .map_err(|error| malformed(&error))?;
-        let settings = info.redis_settings();
-        let (username, password) = (settings.username(), settings.password());
         Ok(Self {
             address: info.addr().to_string(),
-            username: username.map(str::to_owned),
-            password: password.map(str::to_owned),
-            db: settings.db(),
-            client: Client::open(without_login(&info)).map_err(|error| malformed(&error))?,
+            client: access.client(without_login(&info))?,
+            access: access.clone(),
         })
     }
 
-    /// Connects and logs in, within [`CONNECT_TIMEOUT`](Self::CONNECT_TIMEOUT).
+    #[cfg(feature = "sentinel")]
+    pub(super) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// How long connecting may take, name look-up and login included.
+    pub(super) const fn connect_timeout(&self) -> Duration {
+        self.access.connect_timeout
+    }
+
+    /// Connects and logs in.
     pub(super) async fn connect(&self) -> Result<MultiplexedConnection, RedisStoreError> {
-        let connected = match timeout(Self::CONNECT_TIMEOUT, self.open()).await {
+        let limit = self.connect_timeout();
+        let connected = match timeout(limit, self.open()).await {
             Ok(connected) => connected,
-            Err(_) => Err(RedisStoreError::connect_took_longer_than(
-                Self::CONNECT_TIMEOUT,
-            )),
+            Err(_) => Err(RedisStoreError::connect_took_longer_than(limit)),
         };
         connected.map_err(|error| error.connecting_to(&self.address))
     }
 
     async fn open(&self) -> Result<MultiplexedConnection, RedisStoreError> {
+        self.access.prepare();
         // The time limits are ours: the client's would cut a longer deadline short.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -65,8 +70,8 @@ impl Server {
             .await
             .map_err(|error| RedisStoreError::new(&error))?;
         self.log_in(&mut connection).await?;
-        if self.db != 0 {
-            run(&mut connection, redis::cmd("SELECT").arg(self.db)).await?;
+        if self.access.db != 0 {
+            run(&mut connection, redis::cmd("SELECT").arg(self.access.db)).await?;
         }
         self.introduce(&mut connection).await?;
         Ok(connection)
@@ -74,11 +79,12 @@ impl Server {
 
     /// Logs in. The client would do so too, but drops what the server says.
     async fn log_in(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisStoreError> {
-        let Some(password) = &self.password else {
+        let login = &self.access.login;
+        let Some(password) = &login.password else {
             return Ok(());
         };
         let mut auth = redis::cmd("AUTH");
-        if let Some(username) = &self.username {
+        if let Some(username) = &login.username {
             auth.arg(username);
         }
         let Err(error) = connection
@@ -93,7 +99,7 @@ impl Server {
         };
         match error.detail() {
             // Servers older than 6.0 know no users.
-            Some(detail) if self.username.is_some() && detail.contains("number of arguments") => {
+            Some(detail) if login.username.is_some() && detail.contains("number of arguments") => {
                 run(connection, redis::cmd("AUTH").arg(password)).await
             }
             // A server without AUTH repeats the arguments of the unknown command.
@@ -126,11 +132,18 @@ impl Server {
 }
 
 async fn run(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<(), RedisStoreError> {
+    ask(connection, command).await.map(drop)
+}
+
+/// Sends a command and waits for the answer without a limit.
+pub(super) async fn ask(
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+) -> Result<Value, RedisStoreError> {
     let reply = connection.send_packed_command(command).await;
-    match reply.and_then(Value::extract_error) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(RedisStoreError::new(&error)),
-    }
+    reply
+        .and_then(Value::extract_error)
+        .map_err(|error| RedisStoreError::new(&error))
 }
 
 /// The address alone. Small commands must not wait to be sent together (`TCP_NODELAY`).
@@ -142,7 +155,7 @@ fn without_login(info: &ConnectionInfo) -> ConnectionInfo {
 }
 
 /// The client's details may repeat parts of the URL, and with them the password.
-fn malformed(error: &RedisError) -> RedisStoreError {
+pub(super) fn malformed(error: &RedisError) -> RedisStoreError {
     let text = if error.detail().is_none() {
         format!("the URL of the server: {error}")
     } else {
@@ -153,6 +166,7 @@ fn malformed(error: &RedisError) -> RedisStoreError {
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.db)
+        let over = if self.access.tls { " over TLS" } else { "" };
+        write!(f, "{}/{}{over}", self.address, self.access.db)
     }
 }

@@ -1,0 +1,205 @@
+//! What a URL cannot say.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+#[cfg(feature = "sentinel")]
+use super::access::Login;
+#[cfg(feature = "cluster")]
+use super::cluster::Cluster;
+#[cfg(feature = "sentinel")]
+use super::sentinel::Sentinels;
+use super::{
+    RedisStore,
+    access::Access,
+    connection::Connection,
+    error::RedisStoreError,
+    own::Own,
+    replicas::Replicas,
+    server::Server,
+    target::Target,
+    url::{Place, Url},
+};
+
+/// Makes a [`RedisStore`] of which a URL does not say everything.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_webhook_dedup::RedisStore;
+///
+/// # fn main() -> Result<(), tower_webhook_dedup::RedisStoreError> {
+/// let store = RedisStore::builder("redis://10.0.0.7")
+///     .connect_timeout(Duration::from_millis(500))
+///     .min_replicas(1, Duration::from_millis(100))
+///     .open()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use]
+pub struct RedisStoreBuilder {
+    url: String,
+    connect_timeout: Duration,
+    replicas: Option<(u32, Duration)>,
+    #[cfg(feature = "sentinel")]
+    sentinel_login: Login,
+    #[cfg(feature = "tls")]
+    certificates: redis::TlsCertificates,
+}
+
+impl RedisStoreBuilder {
+    pub(super) fn new(url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            connect_timeout: Duration::from_secs(2),
+            replicas: None,
+            #[cfg(feature = "sentinel")]
+            sentinel_login: Login::default(),
+            #[cfg(feature = "tls")]
+            certificates: redis::TlsCertificates {
+                client_tls: None,
+                root_cert: None,
+            },
+        }
+    }
+
+    /// How long connecting may take: looking up names, asking Sentinels, TLS and login included.
+    ///
+    /// Defaults to 2 seconds. Calls do not wait for it longer than their own deadline.
+    ///
+    /// # Panics
+    ///
+    /// If it is zero.
+    #[track_caller]
+    pub const fn connect_timeout(mut self, limit: Duration) -> Self {
+        assert!(!limit.is_zero(), "the connect timeout must not be zero");
+        self.connect_timeout = limit;
+        self
+    }
+
+    /// A lease is taken, and an event is done, only when so many replicas have it in memory:
+    /// [`WAIT`][WAIT]. If they do not within the time limit, or within the deadline of the call,
+    /// acquiring gives the lease back and fails, as completing does, with the kind
+    /// [`ReadOnly`](crate::StoreErrorKind::ReadOnly).
+    ///
+    /// By default the primary alone is enough, and a failover can lose what it wrote last. With
+    /// this, a failover loses it only if it promotes another replica than those that confirmed: to
+    /// be sure, ask for all of them. It costs the way to the replica and back for each acquire and
+    /// each completion, and connections of their own, 16 at most for each server. Renewals and
+    /// releases are not confirmed.
+    ///
+    /// # Panics
+    ///
+    /// If the number or the time is zero.
+    ///
+    /// [WAIT]: https://redis.io/docs/latest/commands/wait/
+    #[track_caller]
+    pub const fn min_replicas(mut self, replicas: u32, at_most: Duration) -> Self {
+        assert!(replicas > 0, "no replica would have to confirm");
+        assert!(!at_most.is_zero(), "there must be some time to wait");
+        self.replicas = Some((replicas, at_most));
+        self
+    }
+
+    /// The credentials for the Sentinels. The URL has those for the servers they watch.
+    ///
+    /// By default no login is sent to Sentinels. Where they have a password but no users, the
+    /// username is `default`.
+    #[cfg(feature = "sentinel")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "sentinel")))]
+    pub fn sentinel_login(mut self, username: &str, password: &str) -> Self {
+        self.sentinel_login = Login {
+            username: Some(username.to_owned()),
+            password: Some(password.to_owned()),
+        };
+        self
+    }
+
+    /// The authorities whose certificates are trusted, in PEM, instead of those that the system
+    /// trusts.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.certificates.root_cert = Some(pem.into());
+        self
+    }
+
+    /// The certificate with which we show who we are, and its private key, both in PEM.
+    ///
+    /// The certificate is the first one there, and those that lead from it to its authority follow.
+    #[cfg(feature = "tls")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.certificates.client_tls = Some(redis::ClientTlsConfig {
+            client_cert: certificate.into(),
+            client_key: key.into(),
+        });
+        self
+    }
+
+    /// The store. Does not connect, block or need a runtime.
+    ///
+    /// # Errors
+    ///
+    /// As [`RedisStore::open`], and if a certificate cannot be read, or is not needed since the
+    /// URL does not ask for TLS.
+    pub fn open(self) -> Result<RedisStore, RedisStoreError> {
+        let url = Url::parse(&self.url)?;
+        #[cfg(feature = "tls")]
+        if !url.tls
+            && (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
+        {
+            return Err(RedisStoreError::unreachable(
+                "there are certificates, but the URL does not ask for TLS: rediss://",
+            ));
+        }
+        let access = Access {
+            login: url.login.clone(),
+            db: url.db,
+            tls: url.tls,
+            connect_timeout: self.connect_timeout,
+            #[cfg(feature = "tls")]
+            certificates: self.certificates.clone(),
+        };
+        let connect = || self.connection(&url.place, &access);
+        let mut store = RedisStore::over(connect()?);
+        if let Some((count, at_most)) = self.replicas {
+            let connections = (0..Replicas::CONNECTIONS).map(|_| connect());
+            let connections = connections.collect::<Result<_, _>>()?;
+            store.replicas = Some(Arc::new(Replicas::new(count, at_most, connections)));
+        }
+        Ok(store)
+    }
+
+    fn connection(&self, place: &Place, access: &Access) -> Result<Connection, RedisStoreError> {
+        let target = match place {
+            Place::Server(url) => Target::Server(Box::new(Server::at(url.as_str(), access)?)),
+            #[cfg(feature = "sentinel")]
+            Place::Sentinel { sentinels, service } => Target::Primary(Sentinels::new(
+                sentinels,
+                service.clone(),
+                self.sentinel_login.clone(),
+                access.clone(),
+            )?),
+            #[cfg(feature = "cluster")]
+            Place::Cluster(nodes) => {
+                let cluster = Cluster::new(nodes, access.clone())?;
+                return Ok(Connection::Cluster(Arc::new(cluster)));
+            }
+        };
+        Ok(Connection::Own(Arc::new(Own::new(target))))
+    }
+}
+
+impl fmt::Debug for RedisStoreBuilder {
+    /// Without the URL and the certificates, which are secrets or hold some.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStoreBuilder")
+            .field("connect_timeout", &self.connect_timeout)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}

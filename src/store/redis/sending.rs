@@ -1,0 +1,114 @@
+//! One command on its way, and what comes back.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use tokio::time::{Instant, timeout_at};
+
+use super::error::RedisStoreError;
+
+/// A command, and what goes along with it on the same connection.
+#[derive(Clone, Copy)]
+pub(super) struct Sending<'a> {
+    pub(super) command: &'a Cmd,
+    /// The command is for a node that its key is just being moved to.
+    pub(super) asking: bool,
+    /// Wait for replicas.
+    pub(super) wait: Option<Wait>,
+}
+
+/// Waits until replicas have what the command wrote, if it wrote.
+#[derive(Clone, Copy)]
+pub(super) struct Wait {
+    pub(super) replicas: u32,
+    pub(super) at_most: Duration,
+    /// Whether a command with this reply has written.
+    pub(super) wrote: fn(&Value) -> bool,
+}
+
+pub(super) struct Reply {
+    pub(super) value: Value,
+    /// How many replicas have what was written; `None` where it was not asked.
+    pub(super) confirmed_by: Option<u32>,
+}
+
+impl<'a> Sending<'a> {
+    pub(super) const fn plain(command: &'a Cmd) -> Self {
+        Self {
+            command,
+            asking: false,
+            wait: None,
+        }
+    }
+
+    /// Sends the command, and `ASKING` in front of it in the same breath: that counts for the very
+    /// next command of the connection, and others share it.
+    pub(super) async fn command(
+        self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<Value> {
+        if !self.asking {
+            return connection.send_packed_command(self.command).await;
+        }
+        let mut both = redis::pipe();
+        both.cmd("ASKING").add_command(self.command.clone());
+        let replies = connection.send_packed_commands(&both, 0, 2).await?;
+        let mut replies = replies.into_iter();
+        let (asking, reply) = (replies.next(), replies.next().unwrap_or(Value::Nil));
+        // If the command was refused, the reason may be that the node was not asked.
+        reply.extract_error().or_else(|error| match asking {
+            Some(asking) => asking.extract_error().and(Err(error)),
+            None => Err(error),
+        })
+    }
+}
+
+impl Wait {
+    /// The command, with a time limit that leaves some of the time until `by` for what has to be
+    /// done if it is in vain. It is never 0, which would mean for ever.
+    pub(super) fn command(self, by: Instant) -> Cmd {
+        let left = by.saturating_duration_since(Instant::now());
+        let limit = self.at_most.min(left * 3 / 4).as_millis().max(1);
+        let mut wait = redis::cmd("WAIT");
+        wait.arg(self.replicas).arg(limit.to_string());
+        wait
+    }
+}
+
+impl Reply {
+    pub(super) fn confirmed(value: Value, confirmations: &Value) -> Self {
+        let confirmed_by = match confirmations {
+            Value::Int(replicas) => u32::try_from(*replicas).unwrap_or(0),
+            _ => 0,
+        };
+        Self {
+            value,
+            confirmed_by: Some(confirmed_by),
+        }
+    }
+}
+
+impl From<Value> for Reply {
+    fn from(value: Value) -> Self {
+        Self {
+            value,
+            confirmed_by: None,
+        }
+    }
+}
+
+/// Waits for the reply to a command until `by`.
+pub(super) async fn answer(
+    sending: impl Future<Output = RedisResult<Value>>,
+    by: Instant,
+) -> Result<Value, RedisStoreError> {
+    if Instant::now() >= by {
+        return Err(RedisStoreError::timed_out(false, "no time left to send it"));
+    }
+    let reply = timeout_at(by, sending)
+        .await
+        .map_err(|_| RedisStoreError::timed_out(true, "no reply to a command"))?;
+    reply
+        .and_then(Value::extract_error)
+        .map_err(|error| RedisStoreError::new(&error))
+}

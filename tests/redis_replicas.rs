@@ -1,0 +1,238 @@
+//! Writes that count only when replicas have them.
+
+mod support;
+
+#[path = "support/hook.rs"]
+mod hook;
+
+use std::time::Duration;
+
+use tokio::{task::JoinSet, time::Instant};
+use tower_webhook_dedup::{
+    Acquire, Entry, LeaseStore, RedisStore, StoreError, StoreErrorKind, Token, store::contract,
+};
+
+use self::{
+    hook::{Hook, send_until_taken},
+    support::{FAILED, LEASE, Proxy, RedisServer, acquired, by, done, fresh, listening, until},
+};
+
+const ENOUGH: Duration = Duration::from_secs(2);
+
+/// A primary, and a replica of it.
+struct Pair {
+    primary: RedisServer,
+    replica: RedisServer,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        let (port, primary) = listening(&["--repl-diskless-sync-delay", "0"]);
+        let port = port.to_string();
+        let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &port]);
+        until("the replica is in step", async || {
+            let replication = replica.text(&["INFO", "replication"]);
+            replication.contains("master_link_status:up")
+        })
+        .await;
+        // It is up some time before the primary counts it.
+        until("the replica counts", async || {
+            let replication = primary.text(&["INFO", "replication"]);
+            replication.contains("state=online")
+        })
+        .await;
+        let client = redis::Client::open(primary.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        redis::cmd("SET")
+            .arg("warm")
+            .arg("up")
+            .exec(&mut connection)
+            .unwrap();
+        let mut wait = redis::cmd("WAIT");
+        let confirmed: u32 = wait.arg(1).arg(20_000).query(&mut connection).unwrap();
+        assert_eq!(confirmed, 1);
+        Self { primary, replica }
+    }
+
+    fn store(&self, at_most: Duration) -> RedisStore {
+        open(&self.primary.url(), at_most)
+    }
+}
+
+fn open(url: &str, at_most: Duration) -> RedisStore {
+    let builder = RedisStore::builder(url).min_replicas(1, at_most);
+    builder.open().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn confirmed_writes_keep_the_contract() {
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH);
+    contract(store.clone()).await;
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    let get = || pair.replica.text(&["GET", key.as_str()]);
+    assert!(get().contains("running"), "it is there at once");
+    let record = done();
+    let complete = store.complete(&key, token, &record, LEASE, by());
+    assert!(complete.await.unwrap());
+    assert!(get().contains("done"), "it is there at once");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_that_no_replica_confirms_is_given_back() {
+    let pair = Pair::start().await;
+    let patient = pair.store(ENOUGH);
+    let store = pair.store(Duration::from_millis(200));
+    let (kept, failed) = (fresh(), fresh());
+    let token = acquired(&patient, &kept).await;
+    let before = acquired(&patient, &failed).await;
+    let released = store.release(&failed, before, FAILED, LEASE, by());
+    assert!(released.await.unwrap());
+
+    pair.replica.freeze();
+    let key = fresh();
+    let error = store
+        .acquire(&key, Token::random(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert!(error.may_have_landed(), "{error}");
+    assert!(error.to_string().contains("0 of 1 replicas"), "{error}");
+    assert_eq!(pair.primary.text(&["GET", key.as_str()]), "");
+    // The failures before it are not forgotten.
+    let again = store.acquire(&failed, Token::random(), LEASE, by()).await;
+    assert_eq!(again.unwrap_err().kind(), StoreErrorKind::ReadOnly);
+    let entry = store.inspect(&failed, by()).await.unwrap();
+    assert!(
+        matches!(entry, Some(Entry::Failed { attempts: 1, .. })),
+        "{entry:?}"
+    );
+    let record = done();
+    let complete = store.complete(&kept, token, &record, LEASE, by());
+    let error = complete.await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert!(error.may_have_landed());
+
+    // What needs no confirmation is not held up: a duplicate, a renewal.
+    let start = Instant::now();
+    let duplicate = store.acquire(&kept, Token::random(), LEASE, by()).await;
+    assert_eq!(duplicate.unwrap(), Acquire::Done(record.clone()));
+    assert!(start.elapsed() < Duration::from_millis(200));
+
+    pair.replica.thaw();
+    until("the replica has caught up", async || {
+        let complete = store.complete(&kept, token, &record, LEASE, by());
+        complete.await.is_ok_and(|written| written)
+    })
+    .await;
+    until("the event is runnable", async || {
+        let acquire = store.acquire(&key, Token::random(), LEASE, by());
+        acquire.await.is_ok()
+    })
+    .await;
+}
+
+/// R2: the repeat finds its own lease, which another connection wrote. That one's replicas are not
+/// this one's to ask about.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_found_by_the_repeat_is_confirmed_too() {
+    let pair = Pair::start().await;
+    let proxy = Proxy::before(&pair.primary).await;
+    let store = open(&proxy.url(), ENOUGH);
+    acquired(&store, &fresh()).await;
+    proxy.cut_next_reply();
+    let key = fresh();
+    acquired(&store, &key).await;
+    assert!(
+        pair.replica
+            .text(&["GET", key.as_str()])
+            .contains("running")
+    );
+
+    pair.replica.freeze();
+    proxy.cut_next_reply();
+    let key = fresh();
+    let error = store
+        .acquire(&key, Token::random(), LEASE, by())
+        .await
+        .unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert_eq!(proxy.cuts(), 2);
+    assert_eq!(pair.primary.text(&["GET", key.as_str()]), "");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_that_wait_do_not_hold_up_the_others_beyond_their_deadline() {
+    const DEADLINE: Duration = Duration::from_secs(3);
+    let pair = Pair::start().await;
+    let store = pair.store(ENOUGH);
+    let key = fresh();
+    let token = acquired(&store, &key).await;
+    pair.replica.freeze();
+    let mut callers = JoinSet::new();
+    for _ in 0..100 {
+        let store = store.clone();
+        callers.spawn(async move {
+            let start = Instant::now();
+            let deadline = start + DEADLINE;
+            let key = fresh();
+            let acquire = store.acquire(&key, Token::random(), LEASE, deadline);
+            (acquire.await.unwrap_err(), start.elapsed())
+        });
+    }
+    // On its shared connection.
+    let start = Instant::now();
+    assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
+    assert!(start.elapsed() < ENOUGH / 2);
+    for (error, took) in callers.join_all().await {
+        assert!(took < DEADLINE + Duration::from_millis(700), "{error}");
+    }
+    // 16 on their own connections, one to share, and this test's own.
+    let clients = pair.primary.clients().len();
+    assert!(clients <= 18, "{clients}");
+    pair.replica.thaw();
+    acquired(&store, &fresh()).await;
+}
+
+/// The whole layer: refused while there is no replica, and nothing is left behind.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_replicas_events_are_refused_until_one_is_back() {
+    let pair = Pair::start().await;
+    let hook = Hook::with_store(pair.store(ENOUGH), |layer| layer.store_timeout(ENOUGH));
+    hook.send("e0").await.is(200, "run");
+    let running = hook.begin("e1", &[]).await;
+    pair.replica.freeze();
+    hook.send("e2").await.is(503, "refused");
+    hook.send("e0").await.is(200, "duplicate");
+    assert!(hook.troubles().contains(&StoreErrorKind::ReadOnly));
+    hook.handler.open();
+    running.await.unwrap().is(200, "run");
+    pair.replica.thaw();
+    send_until_taken(&hook, "e2").await.is(200, "run");
+    hook.drain().await;
+    for id in ["e0", "e1", "e2"] {
+        hook.send(id).await.is(200, "duplicate");
+        assert_eq!(hook.runs(id), 1);
+    }
+}
+
+#[cfg(feature = "cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_node_of_a_cluster_confirms_its_own() {
+    let cluster = support::Cluster::start();
+    let store = open(&cluster.url(), ENOUGH);
+    contract(store.clone()).await;
+    let quick = open(&cluster.url(), Duration::from_millis(150));
+    for n in 0..3 {
+        acquired(&store, &cluster.fresh_on(n)).await;
+    }
+    let replica = &cluster.nodes()[cluster.replica_of(0)].server;
+    let key = cluster.fresh_on(0);
+    let other = cluster.fresh_on(1);
+    replica.freeze();
+    let error = quick.acquire(&key, Token::random(), LEASE, by()).await;
+    assert_eq!(error.unwrap_err().kind(), StoreErrorKind::ReadOnly);
+    acquired(&store, &other).await;
+    replica.thaw();
+}

@@ -1,0 +1,145 @@
+//! `RedisStore` over TLS: whom it trusts, and how it shows who we are.
+
+mod support;
+
+#[path = "support/certs.rs"]
+mod certs;
+
+#[path = "support/hook.rs"]
+mod hook;
+
+use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
+use tower_webhook_dedup::{
+    RedisStore, RedisStoreBuilder, StoreError, StoreErrorKind, store::contract,
+};
+
+use self::{
+    certs::Authority,
+    hook::Hook,
+    support::{RedisServer, acquired, fresh, refused, until},
+};
+
+/// A server that speaks nothing but TLS, apart from the socket over which the test looks at it.
+fn start(authority: &Authority, host: &str, checks_clients: bool) -> (String, RedisServer) {
+    let certificates = authority.server_arguments(host, checks_clients);
+    for _ in 0..20 {
+        let port = support::free_ports().0.to_string();
+        let mut arguments = vec!["--bind", "127.0.0.1", "--tls-port", &port];
+        arguments.extend(certificates.iter().map(String::as_str));
+        if let Some(server) = RedisServer::try_with(&arguments) {
+            return (format!("rediss://127.0.0.1:{port}"), server);
+        }
+    }
+    panic!("no free port, or no TLS in this redis-server");
+}
+
+fn trusting(url: &str, authority: &Authority) -> RedisStoreBuilder {
+    RedisStore::builder(url).authorities(authority.pem.clone())
+}
+
+#[tokio::test]
+async fn a_private_authority_is_trusted_where_it_is_named() {
+    let authority = Authority::new("ours");
+    let (url, _server) = start(&authority, "127.0.0.1", false);
+    contract(trusting(&url, &authority).open().unwrap()).await;
+
+    // The system does not know it, and another did not sign.
+    for store in [
+        RedisStore::open(&url),
+        trusting(&url, &Authority::new("theirs")).open(),
+    ] {
+        let error = refused(&store.unwrap()).await;
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert!(!error.may_have_landed());
+        assert!(error.to_string().contains("certificate"), "{error}");
+    }
+    // Without TLS on our side.
+    let plain = RedisStore::open(&url.replace("rediss", "redis")).unwrap();
+    assert!(!refused(&plain).await.may_have_landed());
+}
+
+#[tokio::test]
+async fn a_certificate_of_another_host_is_refused() {
+    let authority = Authority::new("ours");
+    let (url, _server) = start(&authority, "redis.example", false);
+    let error = refused(&trusting(&url, &authority).open().unwrap()).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(error.to_string().contains("certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_checks_clients_lets_in_those_with_a_certificate() {
+    let authority = Authority::new("ours");
+    let (url, _server) = start(&authority, "127.0.0.1", true);
+    let ours = authority.sign(ClientAuth);
+    let store = trusting(&url, &authority)
+        .client_certificate(ours.certificate, ours.key)
+        .open()
+        .unwrap();
+    acquired(&store, &fresh()).await;
+
+    let error = refused(&trusting(&url, &authority).open().unwrap()).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(!error.may_have_landed(), "{error}");
+    let forged = Authority::new("ours").sign(ClientAuth);
+    let store = trusting(&url, &authority)
+        .client_certificate(forged.certificate, forged.key)
+        .open()
+        .unwrap();
+    let error = refused(&store).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(!error.may_have_landed(), "{error}");
+}
+
+/// R72 over TLS.
+#[tokio::test]
+async fn a_connection_closed_while_idle_is_not_noticed() {
+    let authority = Authority::new("ours");
+    let (url, server) = start(&authority, "127.0.0.1", false);
+    let store = trusting(&url, &authority).open().unwrap();
+    acquired(&store, &fresh()).await;
+    server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
+    until("the server hung up", async || server.clients().is_empty()).await;
+    acquired(&store, &fresh()).await;
+
+    let hook = Hook::with_store(store, |layer| layer);
+    hook.send("e1").await.is(200, "run");
+    server.command(&["CONFIG", "SET", "timeout", "1"]);
+    until("the server hung up", async || server.clients().is_empty()).await;
+    hook.send("e2").await.is(200, "run");
+    assert_eq!(hook.runs("e2"), 1);
+    assert!(hook.troubles().is_empty(), "{:?}", hook.troubles());
+}
+
+#[test]
+fn certificates_that_make_no_sense_are_an_error() {
+    let authority = Authority::new("ours");
+    let ours = authority.sign(ClientAuth);
+    let url = "rediss://:s3cr3t@localhost";
+    let nonsense = "-----BEGIN CERTIFICATE-----\nc2VjcmV0\n-----END CERTIFICATE-----\n";
+    for builder in [
+        RedisStore::builder(url).authorities(nonsense),
+        RedisStore::builder(url).client_certificate(ours.certificate.clone(), "s3cr3t"),
+        // They would not be used.
+        trusting("redis://:s3cr3t@localhost", &authority),
+    ] {
+        let shown = format!("{builder:?}");
+        assert!(
+            !shown.contains("s3cr3t") && !shown.contains("BEGIN"),
+            "{shown}"
+        );
+        let error = builder.open().unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        let shown = format!("{error} {error:?}");
+        assert!(!shown.contains("s3cr3t"), "{shown}");
+    }
+    let store = trusting(url, &authority)
+        .client_certificate(ours.certificate, ours.key)
+        .open()
+        .unwrap();
+    let shown = format!("{store:?}");
+    assert!(
+        shown.contains("TLS") && !shown.contains("s3cr3t"),
+        "{shown}"
+    );
+}
