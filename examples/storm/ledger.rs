@@ -1,61 +1,61 @@
-//! What the handler did, kept by the handler: the layer has no part in it.
+//! What the handler did, told by the handler: the layer has no part in it.
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering::Relaxed},
-    },
+    sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
+
+/// Which server it was. A process that is started again is another one.
+pub(crate) type Incarnation = usize;
+
+/// The history of each event.
 #[derive(Default)]
-pub(crate) struct Ledger {
-    events: Mutex<HashMap<String, Runs>>,
-    running: AtomicUsize,
-    pub(crate) failed: AtomicUsize,
-    pub(crate) panicked: AtomicUsize,
+pub(crate) struct Ledger(Mutex<HashMap<String, Vec<Entry>>>);
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry {
+    pub(crate) at: Instant,
+    pub(crate) by: Incarnation,
+    pub(crate) what: What,
 }
 
-/// The runs of one event.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Runs {
-    pub(crate) started: usize,
-    pub(crate) completed: usize,
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub(crate) enum What {
+    /// A run began; they count from 0.
+    Began,
+    /// A run had its effect.
+    Completed {
+        run: usize,
+    },
+    /// The layer says that it wrote that down.
+    Recorded,
+    /// A run answered 500.
+    Failed,
+    Panicked,
+    /// The layer says that it cannot keep a promise.
+    Lost,
 }
 
 impl Ledger {
-    /// A run begins. Tells how many there were before.
-    pub(crate) fn begin(self: &Arc<Self>, id: &str) -> (usize, Running) {
-        self.running.fetch_add(1, Relaxed);
+    /// Writes it down. Tells how many runs there were before.
+    pub(crate) fn write(&self, id: &str, by: Incarnation, what: What) -> usize {
         let mut events = self.lock();
-        let runs = events.entry(id.to_owned()).or_default();
-        runs.started += 1;
-        (runs.started - 1, Running(self.clone()))
+        let history = events.entry(id.to_owned()).or_default();
+        let runs = history.iter().filter(|it| it.what == What::Began).count();
+        // Under the lock, so that the order is that of the times.
+        let at = Instant::now();
+        history.push(Entry { at, by, what });
+        runs
     }
 
-    /// A run had its effect.
-    pub(crate) fn complete(&self, id: &str) {
-        self.lock().entry(id.to_owned()).or_default().completed += 1;
+    pub(crate) fn history(&self, id: &str) -> Vec<Entry> {
+        self.lock().get(id).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn runs(&self, id: &str) -> Runs {
-        self.lock().get(id).copied().unwrap_or_default()
-    }
-
-    pub(crate) fn is_idle(&self) -> bool {
-        self.running.load(Relaxed) == 0
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Runs>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A run that goes on; also when its future is dropped, it is over.
-pub(crate) struct Running(Arc<Ledger>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.0.running.fetch_sub(1, Relaxed);
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Entry>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

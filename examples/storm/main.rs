@@ -1,15 +1,19 @@
-//! A storm of webhooks: a sender that delivers at least once, over real HTTP, to an axum server
-//! under the layer. It ends with 0 only if no acknowledged event was lost, and none completed twice.
+//! A storm of webhooks: a sender that delivers at least once, over real HTTP, to axum servers under
+//! the layer. It ends with 0 only if no acknowledged event was lost, and none completed twice.
 //!
 //! ```sh
 //! cargo run --release --example storm
 //! cargo run --release --example storm -- --redis redis://127.0.0.1:6379
+//! cargo run --release --example storm -- --redis --processes 3 --kill --chaos
 //! cargo run --release --example storm -- --without-layer   # events are doubled
 //! cargo run --release --example storm -- --naive           # events are lost
 //! ```
 
+mod book;
+mod fleet;
 mod ledger;
 mod naive;
+mod options;
 mod plan;
 mod receiver;
 mod report;
@@ -17,64 +21,78 @@ mod sender;
 
 use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
-use clap::Parser;
+use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::{ledger::Ledger, receiver::Receiver, report::Report, sender::Sender};
-
-/// A storm of webhooks, to see that none is lost or doubled.
-#[derive(Clone, Debug, Parser)]
-struct Options {
-    /// Keep leases in this Redis; without it, in memory.
-    #[arg(long, value_name = "URL")]
-    redis: Option<String>,
-
-    /// How many events there are; each is delivered several times.
-    #[arg(long, default_value_t = 3000)]
-    events: usize,
-
-    /// Which storm: each seed has its own faults at its own times.
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-
-    /// Deliver to the handler as it is.
-    #[arg(long, conflicts_with = "naive")]
-    without_layer: bool,
-
-    /// Protect the handler by the usual `SET key NX EX`, and 200 where the key is taken.
-    #[arg(long)]
-    naive: bool,
-}
+use self::{
+    fleet::RedisServer,
+    ledger::Ledger,
+    options::{Options, Role},
+    receiver::Receiver,
+    report::Report,
+    sender::{Sender, Targets},
+};
 
 #[tokio::main]
-async fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let options = Options::parse();
-    let report = run(&options).await?;
-    let verdict = report.verdict();
+async fn main() -> ExitCode {
+    let options = Options::read();
+    let ended = match &options.role {
+        Some(Role::Serve(serve)) => fleet::serve(serve).await,
+        None => storm(&options).await,
+    };
+    match ended {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn storm(options: &Options) -> Result<(), Box<dyn Error>> {
+    let report = if options.is_fleet() {
+        fleet::run(options).await?
+    } else {
+        run(options).await?
+    };
     println!("{report}");
     // The last line is for scripts.
     println!("{}", report.summary());
-    if let Err(why) = verdict {
-        eprintln!("{why}");
-        return Ok(ExitCode::FAILURE);
-    }
-    Ok(ExitCode::SUCCESS)
+    Ok(report.verdict()?)
 }
 
+/// The storm over one server, in this process.
 async fn run(options: &Options) -> Result<Report, Box<dyn Error>> {
-    let events = plan::events(options.events, options.seed);
+    let own_redis = match options.redis {
+        Some(None) => Some(RedisServer::start().await?),
+        _ => None,
+    };
+    let url = match &own_redis {
+        Some(redis) => Some(redis.url()),
+        None => options.redis.clone().flatten(),
+    };
+    let events = plan::events(options.events, options.seed, Duration::from_millis(250));
     let ledger = Arc::new(Ledger::default());
-    let receiver = Receiver::start(options, ledger.clone()).await?;
+    let book = book::here(ledger.clone());
+    let receiver = Receiver::start(options.guard(), url.as_deref(), namespace(), book).await?;
 
-    let progress = ProgressBar::new(events.len() as u64).with_style(ProgressStyle::with_template(
-        "{elapsed:>4} {wide_bar} {pos}/{len} events",
-    )?);
-    progress.enable_steady_tick(Duration::from_millis(100));
-    let sent = Sender::new(receiver.address())
-        .send(events, &progress)
-        .await?;
+    let progress = progress(events.len())?;
+    let targets = Targets::new(vec![receiver.address()]);
+    let sent = Sender::new(targets).send(events, &progress).await?;
     let drained = receiver.stop().await;
     progress.finish_and_clear();
 
-    Ok(Report::new(options, &sent, &ledger, drained.as_ref()))
+    Ok(Report::new(options, &sent, &ledger, drained))
+}
+
+/// Storms on one Redis must not see each other's events.
+fn namespace() -> String {
+    format!("storm-{:016x}", Rng::new().u64(..))
+}
+
+fn progress(events: usize) -> Result<ProgressBar, Box<dyn Error>> {
+    let style = ProgressStyle::with_template("{elapsed:>4} {wide_bar} {pos}/{len} events")?;
+    let progress = ProgressBar::new(events as u64).with_style(style);
+    progress.enable_steady_tick(Duration::from_millis(100));
+    Ok(progress)
 }

@@ -47,18 +47,18 @@ pub(crate) enum Fault {
 /// The longest that the sender waits for an answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How many events happen at once, and how long it is quiet after that.
+/// How many events happen at once.
 const BURST: usize = 100;
-const PAUSE_MS: u64 = 250;
 
-/// Events in bursts, with pauses between them.
-pub(crate) fn events(count: usize, seed: u64) -> Vec<Event> {
+/// Events in bursts, with pauses between them of about this length.
+pub(crate) fn events(count: usize, seed: u64, pause: Duration) -> Vec<Event> {
+    let pause = u64::try_from(pause.as_millis()).unwrap_or(u64::MAX / 4);
     let mut rng = Rng::with_seed(seed);
     let mut at = Duration::ZERO;
     let mut events = Vec::with_capacity(count);
     for n in 0..count {
         if n > 0 && n % BURST == 0 {
-            at += ms(rng.u64(PAUSE_MS / 2..PAUSE_MS * 3 / 2));
+            at += ms(rng.u64(pause / 2..pause * 3 / 2));
         }
         events.push(event(n, seed, at + ms(rng.u64(0..20)), &mut rng));
     }

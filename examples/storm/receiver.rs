@@ -1,18 +1,18 @@
 //! The server that receives the storm.
 
 use std::{
-    error::Error,
-    future::IntoFuture,
-    net::SocketAddr,
-    panic::resume_unwind,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    error::Error, future::IntoFuture, net::SocketAddr, panic::resume_unwind, sync::Arc,
     time::Duration,
 };
 
 use axum::{
-    Json, Router, extract::State, http::StatusCode, middleware::from_fn_with_state, routing::post,
+    Json, Router,
+    extract::State,
+    http::StatusCode,
+    middleware::{from_fn_with_state, map_response},
+    response::Response,
+    routing::post,
 };
-use fastrand::Rng;
 use tokio::{
     net::TcpListener,
     sync::oneshot,
@@ -20,26 +20,27 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tower_webhook_dedup::{
-    BoxStore, DrainHandle, Drained, EventId, LeaseStore, Limits, MemoryStore, RedisStore,
-    WebhookDedupLayer,
+    BoxStore, DedupEvent, DrainHandle, EventId, Key, LeaseStore, Limits, Lost, MemoryStore,
+    RedisStore, WebhookDedupLayer,
 };
 
 use super::{
-    Options,
-    ledger::Ledger,
+    book::{Book, INCARNATION},
+    ledger::What,
     naive,
+    options::Guard,
     plan::{Fault, Payload},
 };
 
 /// How long the background work may take after the last request.
-const DRAIN: Duration = Duration::from_secs(30);
+pub(crate) const DRAIN: Duration = Duration::from_secs(30);
 
 /// Room for so few that the sender meets the end of it.
 const STANDBYS: usize = 128;
 
 pub(crate) struct Receiver {
     address: SocketAddr,
-    ledger: Arc<Ledger>,
+    book: Arc<Book>,
     server: JoinHandle<std::io::Result<()>>,
     stop: oneshot::Sender<()>,
     /// Where there is a layer.
@@ -48,23 +49,30 @@ pub(crate) struct Receiver {
 
 impl Receiver {
     pub(crate) async fn start(
-        options: &Options,
-        ledger: Arc<Ledger>,
+        guard: Guard,
+        redis: Option<&str>,
+        namespace: String,
+        book: Arc<Book>,
     ) -> Result<Self, Box<dyn Error>> {
-        // Storms on one Redis must not see each other's events.
-        let namespace = format!("storm-{:016x}", Rng::new().u64(..));
-        let handler = post(handle).with_state(ledger.clone());
+        let handler = post(handle).with_state(book.clone());
         let mut drain = None;
-        let handler = if options.without_layer {
-            handler
-        } else if options.naive {
-            let locks = naive::Locks::open(options.redis.as_deref(), namespace).await?;
-            handler.layer(from_fn_with_state(locks, naive::guard))
-        } else {
-            let dedup = dedup(store(options.redis.as_deref())?, &namespace);
-            drain = Some(dedup.drain_handle());
-            handler.layer(dedup)
+        let handler = match guard {
+            Guard::Nothing => handler,
+            Guard::Naive => {
+                let locks = naive::Locks::open(redis, namespace).await?;
+                handler.layer(from_fn_with_state(locks, naive::guard))
+            }
+            Guard::Layer => {
+                let dedup = dedup(store(redis)?, &namespace, book.clone());
+                drain = Some(dedup.drain_handle());
+                handler.layer(dedup)
+            }
         };
+        let by = book.incarnation();
+        let handler = handler.layer(map_response(move |mut response: Response| async move {
+            response.headers_mut().insert(INCARNATION, by.into());
+            response
+        }));
 
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -73,7 +81,7 @@ impl Receiver {
             .with_graceful_shutdown(async { _ = stopped.await });
         Ok(Self {
             address,
-            ledger,
+            book,
             server: tokio::spawn(server.into_future()),
             stop,
             drain,
@@ -84,18 +92,20 @@ impl Receiver {
         self.address
     }
 
-    /// Answers what is here, drains, and waits until the handler is at rest.
-    pub(crate) async fn stop(self) -> Option<Drained> {
+    /// Answers what is here, drains, and waits until the handler is at rest. Tells whether draining
+    /// left nothing over.
+    pub(crate) async fn stop(self) -> bool {
         drop(self.stop);
         _ = timeout(DRAIN, self.server).await;
         let drained = match self.drain {
-            Some(drain) => Some(drain.drain(DRAIN).await),
-            None => None,
+            Some(drain) => drain.drain(DRAIN).await.is_complete(),
+            None => true,
         };
         let rest = Instant::now() + DRAIN;
-        while !self.ledger.is_idle() && Instant::now() < rest {
+        while !self.book.is_idle() && Instant::now() < rest {
             sleep(Duration::from_millis(10)).await;
         }
+        self.book.settle().await;
         drained
     }
 }
@@ -108,30 +118,40 @@ fn store(redis: Option<&str>) -> Result<BoxStore, Box<dyn Error>> {
 }
 
 /// The layer, with times that fit a storm of a few seconds.
-fn dedup(store: BoxStore, namespace: &str) -> WebhookDedupLayer<BoxStore> {
+fn dedup(store: BoxStore, namespace: &str, book: Arc<Book>) -> WebhookDedupLayer<BoxStore> {
     WebhookDedupLayer::new(store, EventId::pointer("/id"))
         .namespace(namespace)
         .lease(Duration::from_secs(4))
         .retention(Duration::from_secs(120))
         .limits(Limits::default().standbys(STANDBYS))
+        .on_event(move |event| match event {
+            DedupEvent::Completed { key, .. } => book.write_later(id(key), What::Recorded),
+            DedupEvent::Lost(Lost { key, .. }) => book.write_later(id(key), What::Lost),
+            _ => {}
+        })
+}
+
+/// `webhook:lock:{namespace}:{event id}:{hash}`; the ids of a storm need no encoding.
+fn id(key: &Key) -> &str {
+    key.as_str().split(':').nth(3).unwrap_or_default()
 }
 
 /// Does as the event says. What it does counts when it is done, and only then.
-async fn handle(State(ledger): State<Arc<Ledger>>, Json(event): Json<Payload>) -> StatusCode {
-    let (run, _running) = ledger.begin(&event.id);
+async fn handle(State(book): State<Arc<Book>>, Json(event): Json<Payload>) -> StatusCode {
+    let (run, _running) = book.begin(&event.id).await;
     sleep(Duration::from_millis(event.work_ms)).await;
     match event.faults.get(run) {
         Some(Fault::Fail) => {
-            ledger.failed.fetch_add(1, Relaxed);
+            book.write(&event.id, What::Failed).await;
             StatusCode::INTERNAL_SERVER_ERROR
         }
         Some(Fault::Panic) => {
-            ledger.panicked.fetch_add(1, Relaxed);
+            book.write(&event.id, What::Panicked).await;
             // A panic like any other, without the message that would fill the screen.
             resume_unwind(Box::new("the event asked for it"));
         }
         None => {
-            ledger.complete(&event.id);
+            book.write(&event.id, What::Completed { run }).await;
             StatusCode::OK
         }
     }

@@ -1,12 +1,11 @@
 //! What came of the storm, by what the sender heard and what the handler did.
 
-use std::{fmt, sync::atomic::Ordering::Relaxed, time::Duration};
-
-use tower_webhook_dedup::Drained;
+use std::{fmt, time::Duration};
 
 use super::{
-    Options,
-    ledger::Ledger,
+    fleet::Outcome,
+    ledger::{Entry, Ledger, What},
+    options::{Guard, Options},
     sender::{Answer, Kind, Sent},
 };
 
@@ -27,37 +26,42 @@ pub(crate) struct Report {
     /// Events of which no delivery was acknowledged.
     given_up: usize,
     /// Events that were acknowledged and never completed.
-    lost: Vec<String>,
+    pub(crate) lost: Vec<String>,
     /// Events that were completed more than once.
-    doubled: Vec<String>,
-    /// Whether draining left anything over.
+    pub(crate) doubled: Vec<String>,
+    /// Whether draining left nothing over.
     drained: bool,
     first: Latency,
     duplicate: Latency,
+    /// Where the servers were processes of their own.
+    pub(crate) fleet: Option<Outcome>,
 }
 
 impl Report {
-    pub(crate) fn new(
-        options: &Options,
-        sent: &[Sent],
-        ledger: &Ledger,
-        drained: Option<&Drained>,
-    ) -> Self {
+    pub(crate) fn new(options: &Options, sent: &[Sent], ledger: &Ledger, drained: bool) -> Self {
         let answers = || sent.iter().flat_map(|sent| &sent.answers);
         let count = |kind| answers().filter(|answer| answer.kind == kind).count();
-        let events = || sent.iter().map(|sent| (sent, ledger.runs(&sent.id)));
+        let histories: Vec<_> = sent.iter().map(|sent| ledger.history(&sent.id)).collect();
+        let entries = |what| {
+            histories
+                .iter()
+                .flatten()
+                .filter(|it| it.what == what)
+                .count()
+        };
         let ids = |chosen: &dyn Fn(&Sent, usize) -> bool| {
-            let chosen = events().filter(|(sent, runs)| chosen(sent, runs.completed));
+            let events = sent.iter().zip(&histories);
+            let chosen = events.filter(|(sent, history)| chosen(sent, completed(history)));
             chosen.map(|(sent, _)| sent.id.clone()).collect()
         };
         Self {
-            layer: !options.naive && !options.without_layer,
+            layer: options.guard() == Guard::Layer,
             events: sent.len(),
             deliveries: answers().count(),
-            runs: events().map(|(_, runs)| runs.started).sum(),
-            completed: events().filter(|(_, runs)| runs.completed > 0).count(),
-            failed: ledger.failed.load(Relaxed),
-            panicked: ledger.panicked.load(Relaxed),
+            runs: entries(What::Began),
+            completed: histories.iter().filter(|it| completed(it) > 0).count(),
+            failed: entries(What::Failed),
+            panicked: entries(What::Panicked),
             hung_up: count(Kind::HungUp),
             duplicates: count(Kind::Duplicate),
             stood_by: count(Kind::Standby),
@@ -66,9 +70,10 @@ impl Report {
             given_up: sent.iter().filter(|sent| !sent.acknowledged).count(),
             lost: ids(&|sent, completed| sent.acknowledged && completed == 0),
             doubled: ids(&|_, completed| completed > 1),
-            drained: drained.is_none_or(Drained::is_complete),
+            drained,
             first: Latency::new(answers().filter(|answer| answer.kind == Kind::Run)),
             duplicate: Latency::new(answers().filter(|answer| answer.kind == Kind::Duplicate)),
+            fleet: None,
         }
     }
 
@@ -86,11 +91,15 @@ impl Report {
             ..
         } = self;
         let (lost, doubled) = (self.lost.len(), self.doubled.len());
-        format!(
+        let mut line = format!(
             "storm: events={events} deliveries={deliveries} runs={runs} completed={completed} \
              failed={failed} panicked={panicked} hung_up={hung_up} stood_by={stood_by} \
              lost={lost} doubled={doubled}"
-        )
+        );
+        if let Some(fleet) = &self.fleet {
+            line += &fleet.summary();
+        }
+        line
     }
 
     /// Whether all events came through, in a storm that was worth the name.
@@ -114,9 +123,15 @@ impl Report {
             Some((name, count)) if self.layer => Err(format!(
                 "too weak a storm to prove anything: {name} {count}, of at least {least}"
             )),
-            _ => Ok(()),
+            _ => self.fleet.as_ref().map_or(Ok(()), Outcome::verdict),
         }
     }
+}
+
+/// How often the event was completed.
+fn completed(history: &[Entry]) -> usize {
+    let completed = |it: &&Entry| matches!(it.what, What::Completed { .. });
+    history.iter().filter(completed).count()
 }
 
 /// The first few of these.
@@ -152,7 +167,11 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{:<14}{:>10}{:>12}", "answered in", "p50", "p99")?;
         writeln!(f, "  first       {}", self.first)?;
-        writeln!(f, "  duplicate   {}", self.duplicate)
+        writeln!(f, "  duplicate   {}", self.duplicate)?;
+        match &self.fleet {
+            Some(fleet) => write!(f, "\n{fleet}"),
+            None => Ok(()),
+        }
     }
 }
 

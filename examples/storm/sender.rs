@@ -5,7 +5,7 @@ use std::{
     error::Error,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     time::Duration,
@@ -13,8 +13,9 @@ use std::{
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all, try_join_all};
-use http::Request;
+use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -26,7 +27,11 @@ use tokio::{
     time::{Instant, sleep, sleep_until, timeout},
 };
 
-use super::plan::{Delivery, Event, PATIENCE};
+use super::{
+    book,
+    ledger::Incarnation,
+    plan::{Delivery, Event, PATIENCE},
+};
 
 /// How often an event is tried before the sender gives up, and the pauses between: they double.
 const TRIES: usize = 12;
@@ -38,8 +43,31 @@ const AT_ONCE: usize = 256;
 #[derive(Clone)]
 pub(crate) struct Sender {
     client: Client<HttpConnector, Full<Bytes>>,
-    address: SocketAddr,
+    targets: Targets,
     places: Arc<Semaphore>,
+}
+
+/// The servers behind one load balancer, which learns of those that are gone by being refused.
+#[derive(Clone)]
+pub(crate) struct Targets(Arc<Mutex<Vec<SocketAddr>>>);
+
+impl Targets {
+    pub(crate) fn new(addresses: Vec<SocketAddr>) -> Self {
+        Self(Arc::new(Mutex::new(addresses)))
+    }
+
+    /// Another server has taken this place.
+    pub(crate) fn replace(&self, place: usize, address: SocketAddr) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)[place] = address;
+    }
+
+    /// All of them, beginning anywhere.
+    fn shuffled(&self) -> Vec<SocketAddr> {
+        let targets = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut targets = targets.clone();
+        fastrand::shuffle(&mut targets);
+        targets
+    }
 }
 
 /// What the sender knows of one event.
@@ -55,6 +83,9 @@ pub(crate) struct Answer {
     pub(crate) kind: Kind,
     /// Whether it was 2xx.
     pub(crate) success: bool,
+    /// Who answered, where anybody did.
+    pub(crate) by: Option<Incarnation>,
+    pub(crate) at: Instant,
     pub(crate) took: Duration,
 }
 
@@ -72,7 +103,7 @@ pub(crate) enum Kind {
 }
 
 impl Sender {
-    pub(crate) fn new(address: SocketAddr) -> Self {
+    pub(crate) fn new(targets: Targets) -> Self {
         let client = Client::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             // Each delivery counts, so none is repeated behind our back.
@@ -80,7 +111,7 @@ impl Sender {
             .build_http();
         Self {
             client,
-            address,
+            targets,
             places: Arc::new(Semaphore::new(AT_ONCE)),
         }
     }
@@ -147,11 +178,10 @@ impl Sender {
         let length = if delivery.mangled { length / 2 } else { length };
         let start = Instant::now();
         let answer = timeout(delivery.patience, self.post(event.body.slice(..length))).await;
-        let took = start.elapsed();
-        let (kind, success) = match answer {
+        let (kind, success, by) = match answer {
             Ok(Ok(answer)) => answer,
-            Ok(Err(_)) => (Kind::Broken, false),
-            Err(_) => (Kind::HungUp, false),
+            Ok(Err(_)) => (Kind::Broken, false, None),
+            Err(_) => (Kind::HungUp, false, None),
         };
         if success {
             acknowledged.store(true, Relaxed);
@@ -159,25 +189,44 @@ impl Sender {
         Answer {
             kind,
             success,
-            took,
+            by,
+            at: Instant::now(),
+            took: start.elapsed(),
         }
     }
 
-    async fn post(&self, body: Bytes) -> Result<(Kind, bool), Box<dyn Error + Send + Sync>> {
-        let request = Request::post(format!("http://{}/webhook", self.address))
-            .header("content-type", "application/json")
-            .body(Full::new(body))?;
-        let response = self.client.request(request).await?;
-        let outcome = response.headers().get("webhook-dedup");
-        let kind = match outcome.map(|outcome| outcome.as_bytes()) {
-            None | Some(b"run") => Kind::Run,
-            Some(b"duplicate") => Kind::Duplicate,
-            Some(b"standby") => Kind::Standby,
-            Some(b"in-flight") => Kind::InFlight,
-            Some(_) => Kind::Refused,
-        };
-        let success = response.status().is_success();
-        response.into_body().collect().await?;
-        Ok((kind, success))
+    /// Posts it to any server that accepts the connection.
+    async fn post(&self, body: Bytes) -> Result<Heard, Box<dyn Error + Send + Sync>> {
+        let mut refused = None;
+        for target in self.targets.shuffled() {
+            let request = Request::post(format!("http://{target}/webhook"))
+                .header("content-type", "application/json")
+                .body(Full::new(body.clone()))?;
+            match self.client.request(request).await {
+                Ok(response) => return hear(response).await,
+                // Nothing was sent.
+                Err(error) if error.is_connect() => refused = Some(error),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(refused.map_or_else(|| "no servers".into(), Into::into))
     }
+}
+
+/// What kind of answer, whether it was 2xx, and who gave it.
+type Heard = (Kind, bool, Option<Incarnation>);
+
+async fn hear(response: Response<Incoming>) -> Result<Heard, Box<dyn Error + Send + Sync>> {
+    let outcome = response.headers().get("webhook-dedup");
+    let kind = match outcome.map(|outcome| outcome.as_bytes()) {
+        None | Some(b"run") => Kind::Run,
+        Some(b"duplicate") => Kind::Duplicate,
+        Some(b"standby") => Kind::Standby,
+        Some(b"in-flight") => Kind::InFlight,
+        Some(_) => Kind::Refused,
+    };
+    let success = response.status().is_success();
+    let by = book::incarnation(response.headers());
+    response.into_body().collect().await?;
+    Ok((kind, success, by))
 }

@@ -1,6 +1,9 @@
 //! The storm, in small sizes.
 
-use crate::{process::example, support::RedisServer};
+use crate::{
+    process::example,
+    support::{RedisServer, until},
+};
 
 /// Runs a storm and gives its exit code and its last line.
 async fn storm(arguments: &[&str]) -> (Option<i32>, String) {
@@ -69,4 +72,94 @@ async fn events_are_lost_by_the_naive_way_on_redis() {
     let (code, line) = storm(&["--events", "200", "--naive", "--redis", &url]).await;
     assert_eq!(code, Some(1));
     assert!(number(&line, "lost") > 0);
+}
+
+#[tokio::test]
+async fn a_storm_starts_its_own_redis() {
+    let (code, line) = storm(&["--events", "400", "--redis"]).await;
+    assert_eq!(code, Some(0));
+    assert_eq!(number(&line, "completed"), 400);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_without_an_excuse_when_processes_are_killed() {
+    let redis = RedisServer::start();
+    let fleet = ["--processes", "2", "--kill", "--redis", &redis.url()];
+    let (code, line) = storm(&[&fleet[..], &["--events", "800", "--seed", "9"]].concat()).await;
+    assert_eq!(code, Some(0));
+    assert_eq!(number(&line, "lost"), 0);
+    assert_eq!(number(&line, "doubled"), 0);
+    assert!(number(&line, "kills") > 1);
+    assert_eq!(number(&line, "restarts"), 0);
+    assert_eq!(number(&line, "failovers"), 0);
+}
+
+#[tokio::test]
+async fn nothing_is_lost_without_an_excuse_when_redis_is_harmed_too() {
+    let fleet = ["--redis", "--processes", "3", "--kill", "--chaos"];
+    let (code, line) = storm(&[&fleet[..], &["--events", "1000", "--seed", "10"]].concat()).await;
+    assert_eq!(code, Some(0));
+    assert_eq!(number(&line, "lost"), 0);
+    assert_eq!(number(&line, "doubled"), 0);
+    for harm in ["kills", "restarts", "failovers"] {
+        assert!(number(&line, harm) > 1, "{harm}");
+    }
+    let names = line.strip_prefix("storm: ").unwrap().split(' ');
+    let names: Vec<_> = names.map(|it| it.split_once('=').unwrap().0).collect();
+    let fields = "lost doubled excused_lost excused_doubled kills restarts failovers";
+    assert!(names.join(" ").ends_with(fields), "{line}");
+}
+
+#[tokio::test]
+async fn a_storm_that_makes_no_sense_does_not_begin() {
+    for arguments in [
+        &["--processes", "2"][..],
+        &["--redis", "--kill"],
+        &["--chaos"],
+        &["--chaos", "--redis", "redis://127.0.0.1:1"],
+        &["--redis", "--chaos", "--naive"],
+        &["--redis", "--processes", "0"],
+    ] {
+        let output = example("storm").args(arguments).output().await.unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert!(stderr.starts_with("error: "), "{stderr}");
+    }
+}
+
+#[tokio::test]
+async fn a_missing_redis_server_is_told() {
+    let mut storm = example("storm");
+    let output = storm.arg("--redis").env("PATH", "/nowhere").output().await;
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with("redis-server is not installed"),
+        "{stderr}"
+    );
+}
+
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn no_process_outlives_its_storm() {
+    let fleet = ["--processes", "2", "--events", "100000", "--redis"];
+    let mut storm = example("storm").args(fleet).spawn().unwrap();
+    let children = format!("/proc/{0}/task/{0}/children", storm.id().unwrap());
+    let children = || {
+        let ids = std::fs::read_to_string(&children).unwrap();
+        ids.split_whitespace()
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    // Redis, who watches over it, and the servers.
+    until("all have started", async || children().len() == 4).await;
+    let ids = children();
+    storm.kill().await.unwrap();
+    until("they have ended", async || {
+        // It is empty for one that has ended and nobody has waited for.
+        let runs = |id| std::fs::read(format!("/proc/{id}/cmdline")).is_ok_and(|it| !it.is_empty());
+        !ids.iter().any(runs)
+    })
+    .await;
 }
