@@ -18,6 +18,9 @@ use crate::{Key, LeaseStore, LostReason};
 /// lease.
 const PAUSE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 
+/// The longest pause while the store fails.
+const TROUBLED: Duration = Duration::from_secs(5);
+
 /// Dropped, it ends its standby, and a promise that was not kept is reported.
 pub(super) struct Watch<St: LeaseStore> {
     dedup: Dedup<St>,
@@ -77,6 +80,7 @@ impl<St: LeaseStore> Watch<St> {
             .min(PAUSE.1);
         let mut held = Pace::new(PAUSE.0, longest);
         let mut failed = Pace::new(PAUSE.0, PAUSE.1);
+        let mut troubled = Pace::new(PAUSE.0, longest.min(TROUBLED));
         let mut pause = held.pause();
         let mut tried = Vec::new();
         let mut hurried = false;
@@ -94,8 +98,12 @@ impl<St: LeaseStore> Watch<St> {
                     held.restart();
                     failed.pause()
                 }
-                // A store that fails says nothing about the event.
-                Ok(Begun::InFlight { .. }) | Err(_) => held.pause(),
+                Ok(Begun::InFlight { .. }) => {
+                    troubled.restart();
+                    held.pause()
+                }
+                // A store that fails says nothing about the event, and may be back soon.
+                Err(_) => troubled.pause(),
             };
         }
     }
