@@ -329,6 +329,32 @@ async fn a_store_that_fails_for_hours_does_not_end_a_standby() {
     }
 }
 
+/// A long pause while another run goes on, and then a store that fails for a moment: an event that
+/// is free by then must not wait for another long pause.
+#[tokio::test(start_paused = true)]
+async fn after_trouble_in_the_store_a_standby_looks_again_soon() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Acquire, 6) => Fault::Before(StoreErrorKind::Unreachable),
+        _ => Fault::None,
+    });
+    let (layer, other) = (by_id(store.clone()), Dedup::new(store.elsewhere()));
+    let layer = layer.lease(secs(60)).retention(secs(3600));
+    let service = layer.layer(Handler::ok());
+    let Begun::Acquired(lease) = other.begin(&e1()).await.unwrap() else {
+        panic!("nobody holds it");
+    };
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+    while store.count(Operation::Acquire) < 6 {
+        sleep(millis(100)).await;
+    }
+    drop(lease);
+    let trouble = Instant::now();
+    while done(&store, &e1()).await.is_none() {
+        sleep(millis(100)).await;
+        assert!(trouble.elapsed() < secs(3), "it waits for long again");
+    }
+}
+
 /// One that may have acquired without hearing of it must not stand in its own way.
 #[tokio::test(start_paused = true)]
 async fn a_standby_whose_acquire_lost_its_reply_tries_again() {
