@@ -223,7 +223,7 @@ async fn each_layer_reports_its_namespace() {
     // Frameworks put a layer around its service once for each connection: that is no news.
     let services = [layer(), layer()].map(|layer| {
         _ = layer.layer(handler.clone());
-        layer.clone().layer(handler.clone())
+        layer.layer(handler.clone())
     });
     let named_t = |event: &DedupEvent| matches!(event, DedupEvent::Configured { namespace } if namespace.as_deref() == Some("t"));
     assert_eq!(events.count(named_t), 2);

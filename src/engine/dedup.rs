@@ -1,7 +1,6 @@
 //! The engine's front: acquire an event, run it, look at it.
 
 use std::{
-    error::Error as StdError,
     fmt,
     future::Future,
     sync::{Arc, PoisonError},
@@ -11,8 +10,8 @@ use std::{
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Error, Lease, Limits, OnEvent, Settings, Shared, Tracker, call::retry_after, checked,
-    drain::DrainHandle,
+    Begun, Error, Lease, Limits, OnEvent, Ran, RunError, Settings, Shared, Tracker,
+    call::retry_after, checked, drain::DrainHandle,
 };
 use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, Token};
 
@@ -59,79 +58,6 @@ impl<St: LeaseStore> fmt::Debug for Dedup<St> {
         f.debug_struct("Dedup")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
-    }
-}
-
-/// What became of an event given to [`Dedup::run`].
-///
-/// These three are all there can be, so that a `match` needs no fourth arm.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ran<T> {
-    /// It ran now, and this came out.
-    Completed(T),
-    /// It was completed before.
-    Done(Record),
-    /// Another run of it is going on.
-    InFlight {
-        /// When to try again.
-        retry_after: Duration,
-    },
-}
-
-/// Why [`Dedup::run`] did not complete an event. It stays runnable.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum RunError<E> {
-    /// The store failed; the work was not begun.
-    Store(Error),
-    /// The work failed.
-    Work(E),
-    /// The work took longer than the run limit and was dropped.
-    RunLimit,
-}
-
-impl<E> fmt::Display for RunError<E> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Store(_) => "the event could not be acquired",
-            Self::Work(_) => "the event was not completed",
-            Self::RunLimit => "the event was not completed within the run limit",
-        })
-    }
-}
-
-impl<E: StdError + 'static> StdError for RunError<E> {
-    fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self {
-            Self::Store(error) => Some(error),
-            Self::Work(error) => Some(error),
-            Self::RunLimit => None,
-        }
-    }
-}
-
-/// The answer to [`Dedup::begin`].
-#[non_exhaustive]
-pub enum Begun<St: LeaseStore> {
-    /// The event is the caller's to run.
-    Acquired(Lease<St>),
-    /// It was completed before.
-    Done(Record),
-    /// Another run of it is going on.
-    InFlight {
-        /// When to try again.
-        retry_after: Duration,
-    },
-}
-
-// Not derived: that would ask the store to be `Debug`.
-impl<St: LeaseStore> fmt::Debug for Begun<St> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Acquired(lease) => f.debug_tuple("Acquired").field(lease).finish(),
-            Self::Done(record) => f.debug_tuple("Done").field(record).finish(),
-            Self::InFlight { retry_after } => write!(f, "InFlight({retry_after:?})"),
-        }
     }
 }
 

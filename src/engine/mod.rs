@@ -11,6 +11,7 @@ mod error;
 mod heartbeat;
 mod lease;
 mod pace;
+mod ran;
 mod releases;
 mod settings;
 mod standby;
@@ -36,10 +37,11 @@ pub(crate) use self::{
     wait::Waited,
 };
 pub use self::{
-    dedup::{Begun, Dedup, Ran, RunError},
+    dedup::Dedup,
     drain::{DrainHandle, Drained},
     error::{Error, Operation},
     lease::Lease,
+    ran::{Begun, Ran, RunError},
     settings::Limits,
 };
 
