@@ -218,7 +218,8 @@ impl<St: LeaseStore> Dedup<St> {
     }
 
     /// Lets an event run again, after an operator pressed "resend", say. A live lease is only
-    /// taken away if `force`d; its run goes on, but cannot complete over another one.
+    /// taken away if `force`d; its run goes on, but cannot complete over another one. Where another
+    /// process runs it, that one goes on answering that it does.
     ///
     /// `false`: there was nothing to forget.
     ///
@@ -226,6 +227,9 @@ impl<St: LeaseStore> Dedup<St> {
     ///
     /// If the store failed.
     pub async fn forget(&self, key: &Key, force: bool) -> Result<bool, Error> {
+        if force && let Some(beat) = self.shared.heartbeat.find(key) {
+            beat.take();
+        }
         let forgotten = self.call_forget(key, force).await?;
         let Some(token) = self.shared.completions.forget(key) else {
             return Ok(forgotten);
@@ -262,6 +266,11 @@ impl<St: LeaseStore> Dedup<St> {
         if let Some(record) = self.pending_completion(key) {
             return Ok(Begun::Done(record));
         }
+        // A storm on an event that this process runs does not touch the store.
+        if let Some(at_most) = self.held_here(key) {
+            let retry_after = retry_after(at_most);
+            return Ok(Begun::InFlight { retry_after });
+        }
         let mut claim = Claim {
             dedup: self,
             key: key.clone(),
@@ -293,6 +302,20 @@ impl<St: LeaseStore> Dedup<St> {
         };
         claim.live = false;
         Ok(begun)
+    }
+
+    /// For how long at most a run in this process holds the event.
+    fn held_here(&self, key: &Key) -> Option<Duration> {
+        self.shared.heartbeat.find(key)?.held()
+    }
+
+    /// Resolves when the run of this event in this process is over, and the store knows; never where
+    /// there is none.
+    pub(super) async fn run_ends(&self, key: &Key) {
+        match self.shared.heartbeat.find(key) {
+            Some(beat) => beat.ended().await,
+            None => std::future::pending().await,
+        }
     }
 }
 

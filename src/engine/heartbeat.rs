@@ -2,22 +2,21 @@
 
 use std::{
     array,
-    collections::HashMap,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    collections::{HashMap, hash_map::RandomState},
+    hash::BuildHasher,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
 use futures_util::stream::FuturesUnordered;
-use tokio::{
-    sync::Notify,
-    time::{Instant, timeout_at},
-};
+use tokio::{sync::Notify, time::Instant};
 
-use super::{Dedup, Settings, Shared, pace::sleep};
-use crate::{DedupEvent, Key, LeaseStore, Token};
+use super::{
+    Beat, Dedup, Shared,
+    beat::{Renewing, Times},
+    pace::sleep,
+};
+use crate::{Key, LeaseStore};
 
 /// How many leases are renewed at once.
 const AT_ONCE: usize = 64;
@@ -27,108 +26,14 @@ const SHARDS: usize = 16;
 /// How long the task sleeps, when there is nothing to renew, before it waits to be woken.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// One lease as the heartbeat sees it.
-pub(crate) struct Beat {
-    key: Key,
-    token: Token,
-    settings: Arc<Settings>,
-    /// No renewal after this.
-    until: Instant,
-    times: Mutex<Times>,
-    /// A renewal is on its way.
-    renewing: AtomicBool,
-    /// A renewal was sent, or is about to be, whose outcome is not known.
-    open: AtomicBool,
-    /// The run is over.
-    over: AtomicBool,
-    lost: AtomicBool,
-    lost_notify: Notify,
-}
-
-#[derive(Clone, Copy)]
-struct Times {
-    /// The lease runs out unless it is renewed.
-    deadline: Instant,
-    /// The next renewal.
-    due: Instant,
-}
-
-impl Beat {
-    /// A lease whose acquire was sent at this moment.
-    pub(super) fn new(key: Key, token: Token, settings: Arc<Settings>, sent: Instant) -> Self {
-        let times = Times {
-            deadline: sent + settings.lease,
-            due: sent + settings.lease / 3,
-        };
-        Self {
-            key,
-            token,
-            until: sent + settings.run_limit,
-            settings,
-            times: Mutex::new(times),
-            renewing: AtomicBool::new(false),
-            open: AtomicBool::new(false),
-            over: AtomicBool::new(false),
-            lost: AtomicBool::new(false),
-            lost_notify: Notify::new(),
-        }
-    }
-
-    /// Whether the lease is lost; it is, too, when its time has passed and the task that should
-    /// have noticed had no chance to.
-    pub(crate) fn is_lost(&self) -> bool {
-        if self.is_live() && Instant::now() >= self.times().deadline {
-            self.lose();
-        }
-        self.lost.load(Ordering::SeqCst)
-    }
-
-    /// Resolves when the lease is lost; never for one that is not.
-    pub(crate) async fn lost(&self) {
-        loop {
-            let lost = self.lost_notify.notified();
-            if self.is_lost() {
-                return;
-            }
-            if !self.is_live() {
-                return std::future::pending().await;
-            }
-            let deadline = self.times().deadline;
-            _ = timeout_at(deadline, lost).await;
-        }
-    }
-
-    /// Marks the lease as lost, and reports it the first time.
-    pub(super) fn lose(&self) {
-        if self.lost.swap(true, Ordering::SeqCst) {
-            return;
-        }
-        self.lost_notify.notify_waiters();
-        let key = self.key.clone();
-        self.settings.emit(&DedupEvent::LeaseLost { key });
-    }
-
-    /// The run is over. Called before its end is sent to the store: what a renewal finds after
-    /// that is the end itself, and no loss.
-    pub(super) fn end(&self) {
-        self.over.store(true, Ordering::SeqCst);
-    }
-
-    fn times(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Whether anybody still cares for it to be renewed.
-    fn is_live(&self) -> bool {
-        !self.over.load(Ordering::SeqCst) && !self.lost.load(Ordering::SeqCst)
-    }
-}
-
-/// All leases that this layer holds.
+/// The leases that this layer holds: of each event the newest. Any older one is lost.
 pub(super) struct Heartbeat {
-    shards: [Mutex<HashMap<Token, Arc<Beat>>>; SHARDS],
+    shards: [Mutex<Shard>; SHARDS],
+    hasher: RandomState,
     task: Arc<Task>,
 }
+
+type Shard = HashMap<Key, Arc<Beat>>;
 
 /// What the task and its layer share. The task must not keep the layer alive.
 #[derive(Default)]
@@ -148,17 +53,26 @@ impl Default for Heartbeat {
     fn default() -> Self {
         Self {
             shards: array::from_fn(|_| Mutex::default()),
+            hasher: RandomState::new(),
             task: Arc::default(),
         }
     }
 }
 
 impl Heartbeat {
-    fn shard(&self, token: Token) -> MutexGuard<'_, HashMap<Token, Arc<Beat>>> {
-        let n = usize::from(token.as_bytes()[0]) % SHARDS;
+    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
+        // By a hash with a key of its own: whoever chooses ids must not choose shards.
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits will do")]
+        let n = self.hasher.hash_one(key) as usize % SHARDS;
         self.shards[n]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The lease of this event, where this process has one that is not lost.
+    pub(super) fn find(&self, key: &Key) -> Option<Arc<Beat>> {
+        let beat = self.shard(key).get(key).cloned();
+        beat.filter(|beat| !beat.is_lost())
     }
 
     fn live(&self) -> Vec<Arc<Beat>> {
@@ -183,7 +97,11 @@ impl<St: LeaseStore> Dedup<St> {
     pub(super) fn register(&self, beat: Arc<Beat>) -> bool {
         let heartbeat = &self.shared.heartbeat;
         let due = beat.times().due;
-        heartbeat.shard(beat.token).insert(beat.token, beat);
+        let before = heartbeat.shard(&beat.key).insert(beat.key.clone(), beat);
+        // The store gave the event to another token, so this one does not hold it any more.
+        if let Some(before) = before.filter(|before| before.is_live()) {
+            before.lose();
+        }
 
         let task = &heartbeat.task;
         let running = {
@@ -205,7 +123,13 @@ impl<St: LeaseStore> Dedup<St> {
     /// No renewals from now on. `true`: one may still land.
     pub(super) fn deregister(&self, beat: &Beat) -> bool {
         beat.end();
-        self.shared.heartbeat.shard(beat.token).remove(&beat.token);
+        {
+            let mut shard = self.shared.heartbeat.shard(&beat.key);
+            if shard.get(&beat.key).is_some_and(|it| it.token == beat.token) {
+                shard.remove(&beat.key);
+            }
+        }
+        beat.tell_end();
         beat.open.load(Ordering::SeqCst)
     }
 
@@ -291,22 +215,6 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
         drop(waiting);
         task.state().next = next;
         woken = sleep(next, &task.wake, &mut renewals).await;
-    }
-}
-
-/// A renewal on its way, until this is dropped: by the end of the runtime, too.
-struct Renewing(Arc<Beat>);
-
-impl Renewing {
-    fn begin(beat: Arc<Beat>) -> Self {
-        beat.renewing.store(true, Ordering::SeqCst);
-        Self(beat)
-    }
-}
-
-impl Drop for Renewing {
-    fn drop(&mut self) {
-        self.0.renewing.store(false, Ordering::SeqCst);
     }
 }
 

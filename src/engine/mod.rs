@@ -3,6 +3,7 @@
 //! All store calls go through [`call`], which puts a deadline on each; all tasks through
 //! [`tracker`].
 
+mod beat;
 mod call;
 mod completions;
 mod dedup;
@@ -29,8 +30,8 @@ use crate::LeaseStore;
 use self::{completions::Completions, heartbeat::Heartbeat, releases::Releases, standby::Standbys};
 
 pub(crate) use self::{
+    beat::Beat,
     dedup::Claim,
-    heartbeat::Beat,
     settings::{OnEvent, Settings, checked},
     standby::{Candidate, NotStoodBy},
     tracker::Tracker,

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, timeout_at};
 
 use super::{Begun, Dedup, Lease, pace::Pace};
 use crate::{Key, LeaseStore, Record};
 
-/// The pauses between looks. Each waiter looks for itself, so that they are what bounds the load
-/// on the store.
+/// The pauses between looks, for runs in other processes. Each waiter looks for itself, so that they
+/// are what bounds the load on the store.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 /// What came of waiting.
@@ -34,7 +34,8 @@ impl<St: LeaseStore> Dedup<St> {
             if now >= end {
                 return Waited::InVain;
             }
-            sleep_until(end.min(now + pace.pause())).await;
+            let until = end.min(now + pace.pause());
+            _ = timeout_at(until, self.run_ends(key)).await;
             match self.acquire(key).await {
                 Ok(Begun::Acquired(lease)) => return Waited::Acquired(lease),
                 Ok(Begun::Done(record)) => return Waited::Done(record),

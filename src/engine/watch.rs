@@ -8,7 +8,7 @@ use futures_util::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, timeout_at},
+    time::{timeout, timeout_at},
 };
 
 use super::{Begun, Candidate, Dedup, Lease, pace::Pace, standby::Standby};
@@ -85,7 +85,9 @@ impl<St: LeaseStore> Watch<St> {
         let mut tried = Vec::new();
         let mut hurried = false;
         loop {
-            self.pause(pause, &mut hurried).await;
+            if self.pause(pause, &mut hurried).await {
+                held.restart();
+            }
             let next = self.with(|standby| standby.next(&mut tried)).flatten();
             let Some((n, candidate)) = next else { return };
             pause = match candidate.dedup.acquire(&self.key).await {
@@ -108,16 +110,22 @@ impl<St: LeaseStore> Watch<St> {
         }
     }
 
-    /// Pauses; when draining begins, not at all, and then only briefly, since there is little time
-    /// left.
-    async fn pause(&self, pause: Duration, hurried: &mut bool) {
-        let until = Instant::now() + pause;
-        if *hurried {
-            tokio::time::sleep(pause.min(PAUSE.0)).await;
-        } else {
-            _ = timeout_at(until, self.dedup.tracker().draining()).await;
-            *hurried = self.dedup.tracker().is_draining();
-        }
+    /// Pauses until the run of this event in this process is over: `true`. When draining begins, not
+    /// at all, and then only briefly, since there is little time left.
+    async fn pause(&self, pause: Duration, hurried: &mut bool) -> bool {
+        let (tracker, hurry) = (self.dedup.tracker(), *hurried);
+        let begins = pin!(async {
+            if hurry {
+                std::future::pending().await
+            } else {
+                tracker.draining().await
+            }
+        });
+        let over = pin!(self.dedup.run_ends(&self.key));
+        let pause = if hurry { pause.min(PAUSE.0) } else { pause };
+        let ended = timeout(pause, select(over, begins)).await;
+        *hurried = tracker.is_draining();
+        matches!(ended, Ok(Either::Left(_)))
     }
 
     fn with<T>(&self, look: impl FnOnce(&Standby<St>) -> T) -> Option<T> {
