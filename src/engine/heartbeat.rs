@@ -125,7 +125,10 @@ impl<St: LeaseStore> Dedup<St> {
         beat.end();
         {
             let mut shard = self.shared.heartbeat.shard(&beat.key);
-            if shard.get(&beat.key).is_some_and(|it| it.token == beat.token) {
+            if shard
+                .get(&beat.key)
+                .is_some_and(|it| it.token == beat.token)
+            {
                 shard.remove(&beat.key);
             }
         }
