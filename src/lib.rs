@@ -145,9 +145,9 @@ pub use self::{
     policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
     service::WebhookDedup,
     store::{
-        Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,
-        MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
-        StoreErrorKind, Switch, Token,
+        Acquire, BoxStore, BoxStoreError, Cached, Entry, Fallback, FallbackError, LeaseStore,
+        MemoryStore, MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release,
+        StoreError, StoreErrorKind, Switch, Token,
     },
 };
 

@@ -6,7 +6,7 @@ use std::{collections::HashSet, time::Duration};
 
 use tokio::task::JoinSet;
 use tower_webhook_dedup::{
-    Acquire, Key, LeaseStore, RedisStore, RedisStoreError, Release, Token, store::contract,
+    Acquire, Cached, Key, LeaseStore, RedisStore, RedisStoreError, Release, Token, store::contract,
 };
 
 use self::support::{FAILED, FakeRedis, LEASE, RedisServer, acquired, by, done, fresh, until};
@@ -23,6 +23,12 @@ async fn acquire(store: &RedisStore, key: &Key) -> Result<Acquire, RedisStoreErr
 async fn keeps_the_contract() {
     let server = RedisServer::start();
     contract(open(&server)).await;
+}
+
+#[tokio::test]
+async fn keeps_the_contract_cached() {
+    let server = RedisServer::start();
+    contract(Cached::new(open(&server))).await;
 }
 
 #[tokio::test]

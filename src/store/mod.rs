@@ -1,6 +1,7 @@
 //! The store that all processes share: who holds an event, and which ones are done.
 
 mod boxed;
+mod cached;
 #[cfg(feature = "test-util")]
 mod contract;
 mod fallback;
@@ -28,6 +29,7 @@ use self::memory::after;
 pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     boxed::{BoxStore, BoxStoreError},
+    cached::Cached,
     fallback::{Fallback, FallbackError, Switch},
     memory::{MemoryStore, MemoryStoreError},
     record::{Entry, ParseEntryError, Record},

@@ -94,6 +94,11 @@ impl Record {
     pub const fn body_hash(&self) -> Option<BodyHash> {
         self.body_hash
     }
+
+    /// How much memory it takes.
+    pub(super) const fn size(&self) -> usize {
+        size_of::<Self>()
+    }
 }
 
 impl Entry {
