@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::{Buf, Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Request, Uri, header::CONTENT_LENGTH, request::Parts};
+use http::{
+    HeaderMap, HeaderValue, Request, Response, Uri, header::CONTENT_LENGTH, request::Parts,
+};
 use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::timeout;
@@ -53,6 +55,18 @@ impl Buffered {
             parts.extensions.insert(delivery);
         }
         Request::from_parts(parts, RequestBody::buffered(data, trailers))
+    }
+
+    /// An answer with nothing in it. It takes over the maps of the request, emptied: they have room,
+    /// and new ones would cost most of the allocations of a duplicate.
+    pub(crate) fn into_blank(self) -> Response<()> {
+        let (mut headers, mut extensions) = (self.parts.headers, self.parts.extensions);
+        headers.clear();
+        extensions.clear();
+        let mut blank = Response::new(());
+        *blank.headers_mut() = headers;
+        *blank.extensions_mut() = extensions;
+        blank
     }
 
     /// The same request in memory of its own. A server's requests share its read buffers, which

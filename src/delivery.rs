@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{BodyHash, Key, Lease, LeaseStore, engine::Beat, future::Call};
+use crate::{BodyHash, Key, call::Call, identity::IdText};
 
 /// The delivery that a handler is running, in the extensions of its request.
 ///
@@ -21,55 +21,37 @@ use crate::{BodyHash, Key, Lease, LeaseStore, engine::Beat, future::Call};
 /// }
 /// ```
 #[derive(Clone)]
-pub struct Delivery(Arc<Inner>);
-
-struct Inner {
-    identity: Identity,
-    attempt: u32,
-    beat: Option<Arc<Beat>>,
-    call: Option<Arc<Call>>,
-}
+pub struct Delivery(Arc<Call>);
 
 impl Delivery {
-    pub(crate) fn new<St: LeaseStore>(
-        identity: Identity,
-        lease: Option<&Lease<St>>,
-        call: Option<Arc<Call>>,
-    ) -> Self {
-        let attempt = lease.map_or(1, Lease::attempt);
-        let beat = lease.and_then(Lease::beat).cloned();
-        Self(Arc::new(Inner {
-            identity,
-            attempt,
-            beat,
-            call,
-        }))
+    pub(crate) const fn new(call: Arc<Call>) -> Self {
+        Self(call)
     }
 
     /// The id of the event, as the request has it; the body's hash where
     /// [it has none](Self::is_by_body).
     #[must_use]
     pub fn event_id(&self) -> &str {
-        &self.0.identity.event_id
+        &self.0.event_id
     }
 
     /// Whether the request has no id, and its body stood for it
     /// ([`MissingId::UseBodyHash`](crate::MissingId::UseBodyHash)).
     #[must_use]
     pub fn is_by_body(&self) -> bool {
-        self.0.identity.by_body
+        self.0.by_body
     }
 
     /// The key of the event in the store: unique for each event, however often it is delivered.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.0.identity.key
+        &self.0.key
     }
 
     /// SHA-256 of the raw body.
     #[must_use]
     pub fn body_hash(&self) -> BodyHash {
-        self.0.identity.body_hash
+        self.0.body_hash
     }
 
     /// 1 for the first run, one more after each that answered with failure. Runs that were cut off,
@@ -100,7 +82,7 @@ impl Delivery {
     /// event.
     #[must_use]
     pub fn is_detached(&self) -> bool {
-        self.0.call.as_ref().is_none_or(|call| call.is_detached())
+        self.0.is_detached()
     }
 }
 
@@ -119,7 +101,7 @@ impl fmt::Debug for Delivery {
 /// Which event a request carries.
 #[derive(Clone)]
 pub(crate) struct Identity {
-    pub(crate) event_id: Arc<str>,
+    pub(crate) event_id: IdText,
     pub(crate) by_body: bool,
     pub(crate) key: Key,
     pub(crate) body_hash: BodyHash,

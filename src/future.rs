@@ -4,20 +4,13 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     task::{Context, Poll},
 };
 
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::{
-    DedupEvent, Key, OnDisconnect,
-    engine::{Settings, Tracker},
-    event,
-};
+use crate::{call::Call, engine::Tracker};
 
 /// Response future of [`WebhookDedup`](crate::WebhookDedup).
 ///
@@ -27,19 +20,43 @@ use crate::{
 #[must_use = "futures do nothing unless polled"]
 pub struct ResponseFuture<T: Send + 'static> {
     /// `None` once it is done, or has panicked.
-    rest: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    call: Arc<Call>,
+    rest: Option<Rest<T>>,
     /// Draining waits for it. A server may report itself stopped just before it drops its last
     /// requests, and what moves into tasks then must not be missed.
     open: Option<TaskTrackerToken>,
 }
 
+/// In two boxes, so that a duplicate does not pay for the room that a run needs.
+enum Rest<T> {
+    /// Reads the request and finds out what becomes of it.
+    Decide(Boxed<Step<T>>),
+    /// Has the inner service answer.
+    Inner(Boxed<T>, Option<Arc<Call>>),
+}
+
+/// What follows once it is known what becomes of a request.
+pub(crate) enum Step<T> {
+    Answer(T),
+    /// The inner service answers; where there is a call, whether or not the sender hangs up.
+    Inner(Boxed<T>, Option<Arc<Call>>),
+}
+
+pub(crate) type Boxed<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+impl<T> Step<T> {
+    pub(crate) fn inner(answer: impl Future<Output = T> + Send + 'static) -> Self {
+        Self::Inner(Box::pin(answer), None)
+    }
+}
+
 impl<T: Send + 'static> ResponseFuture<T> {
-    pub(crate) fn new(call: Arc<Call>, flow: impl Future<Output = T> + Send + 'static) -> Self {
+    pub(crate) fn new(
+        tracker: &Tracker,
+        decide: impl Future<Output = Step<T>> + Send + 'static,
+    ) -> Self {
         Self {
-            rest: Some(Box::pin(flow)),
-            open: Some(call.tracker.open()),
-            call,
+            rest: Some(Rest::Decide(Box::pin(decide))),
+            open: Some(tracker.open()),
         }
     }
 }
@@ -50,19 +67,44 @@ impl<T: Send + 'static> fmt::Debug for ResponseFuture<T> {
     }
 }
 
+impl<T: Send + 'static> ResponseFuture<T> {
+    /// What is polled has been taken out of `rest`: should the poll panic, it is dropped with the
+    /// panic and never polled again by a task.
+    fn poll_decide(&mut self, mut decide: Boxed<Step<T>>, cx: &mut Context<'_>) -> Poll<T> {
+        match decide.as_mut().poll(cx) {
+            Poll::Ready(Step::Answer(answer)) => Poll::Ready(answer),
+            Poll::Ready(Step::Inner(answer, call)) => self.poll_inner(answer, call, cx),
+            Poll::Pending => {
+                self.rest = Some(Rest::Decide(decide));
+                Poll::Pending
+            }
+        }
+    }
+
+    fn poll_inner(
+        &mut self,
+        mut answer: Boxed<T>,
+        call: Option<Arc<Call>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<T> {
+        let polled = answer.as_mut().poll(cx);
+        if polled.is_pending() {
+            self.rest = Some(Rest::Inner(answer, call));
+        }
+        polled
+    }
+}
+
 impl<T: Send + 'static> Future for ResponseFuture<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // Taken out for the poll: should that panic, what is left is dropped with the panic and
-        // never polled again by a task.
-        let Some(mut rest) = self.rest.take() else {
-            return Poll::Pending;
+        let polled = match self.rest.take() {
+            Some(Rest::Decide(decide)) => self.poll_decide(decide, cx),
+            Some(Rest::Inner(answer, call)) => self.poll_inner(answer, call, cx),
+            None => Poll::Pending,
         };
-        let polled = rest.as_mut().poll(cx);
-        if polled.is_pending() {
-            self.rest = Some(rest);
-        } else {
+        if polled.is_ready() {
             self.open = None;
         }
         polled
@@ -71,76 +113,9 @@ impl<T: Send + 'static> Future for ResponseFuture<T> {
 
 impl<T: Send + 'static> Drop for ResponseFuture<T> {
     fn drop(&mut self) {
-        if let Some(rest) = self.rest.take() {
-            self.call.hung_up(rest);
+        // Before the handler runs, everything is dropped.
+        if let Some(Rest::Inner(answer, Some(call))) = self.rest.take() {
+            call.hung_up(answer);
         }
-    }
-}
-
-/// What a request, its future and its handler know of each other.
-pub(crate) struct Call {
-    tracker: Arc<Tracker>,
-    settings: Arc<Settings>,
-    on_disconnect: OnDisconnect,
-    context: event::Context,
-    /// The event and the bytes of its body, from when the handler runs.
-    run: OnceLock<(Key, usize)>,
-    running: AtomicBool,
-    detached: AtomicBool,
-}
-
-impl Call {
-    pub(crate) fn new(
-        tracker: Arc<Tracker>,
-        settings: Arc<Settings>,
-        on_disconnect: OnDisconnect,
-    ) -> Self {
-        Self {
-            tracker,
-            settings,
-            on_disconnect,
-            context: event::Context::current(),
-            run: OnceLock::new(),
-            running: AtomicBool::new(false),
-            detached: AtomicBool::new(false),
-        }
-    }
-
-    /// From now on a hung-up sender does not end the request.
-    pub(crate) fn run_begins(&self, key: Key, bytes: usize) {
-        self.run.get_or_init(|| (key, bytes));
-        self.running.store(true, Ordering::Release);
-    }
-
-    /// From now on the lease takes care of itself.
-    pub(crate) fn run_ends(&self) {
-        self.running.store(false, Ordering::Release);
-    }
-
-    pub(crate) fn is_detached(&self) -> bool {
-        self.detached.load(Ordering::Acquire)
-    }
-
-    /// The sender hung up on what is left.
-    fn hung_up<T: Send + 'static>(&self, rest: Pin<Box<dyn Future<Output = T> + Send>>) {
-        // Outside a runtime it cannot go on, and its lease runs out.
-        let running = self.running.load(Ordering::Acquire) && self.tracker.can_spawn();
-        let (true, OnDisconnect::Finish, Some((key, bytes))) =
-            (running, self.on_disconnect, self.run.get())
-        else {
-            return;
-        };
-        let (key, limits) = (key.clone(), &self.settings.limits);
-        let Some(place) = self.tracker.detach(key.clone(), *bytes, limits) else {
-            self.settings.emit(&DedupEvent::DetachRefused { key });
-            return;
-        };
-        self.detached.store(true, Ordering::Release);
-        self.settings.emit(&DedupEvent::Detached { key });
-        let rest = async move {
-            let _place = place;
-            rest.await;
-        };
-        self.tracker.spawn(self.context.clone().wrap(rest));
     }
 }

@@ -3,8 +3,8 @@
 use http::Response;
 
 use crate::{
-    Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, delivery::Identity,
-    reply, rules::Rules,
+    Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, buffered::Buffered,
+    delivery::Identity, reply, rules::Rules,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -29,29 +29,31 @@ impl<St: LeaseStore> Guard<St> {
 
     pub(crate) fn duplicate<R>(
         &self,
+        request: Buffered,
         identity: &Identity,
         record: Record,
     ) -> Response<ResponseBody<R>> {
         self.dedup.settings().emit(&DedupEvent::Duplicate {
             key: identity.key.clone(),
         });
-        self.success(Outcome::Duplicate {
+        let outcome = Outcome::Duplicate {
             record,
             by_body: identity.by_body,
-        })
+        };
+        self.success(request.into_blank(), outcome)
     }
 
     pub(crate) fn stood_by<R>(&self, key: Key) -> Response<ResponseBody<R>> {
         self.dedup.settings().emit(&DedupEvent::StoodBy { key });
-        self.success(Outcome::Standby)
+        self.success(Response::new(()), Outcome::Standby)
     }
 
     pub(crate) fn over_limit(&self, key: Key) {
         self.dedup.settings().emit(&DedupEvent::RunLimit { key });
     }
 
-    fn success<R>(&self, outcome: Outcome) -> Response<ResponseBody<R>> {
-        let response = reply::own(reply::success(&self.rules.duplicate, &outcome));
+    fn success<R>(&self, blank: Response<()>, outcome: Outcome) -> Response<ResponseBody<R>> {
+        let response = reply::own(reply::success(blank, &self.rules.duplicate, &outcome));
         self.rules.mark(response, outcome)
     }
 

@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::{RequestBody, ResponseBody};
+use crate::{RequestBody, ResponseBody, future::Step};
 
 /// A service that takes the layer's requests; any that is one is one of these.
 pub(crate) trait Inner<B>:
@@ -30,10 +30,12 @@ where
     type Body = R;
 }
 
-/// The answer to the sender.
-pub(crate) type Answer<S, B> = Result<
-    Response<ResponseBody<<S as Inner<B>>::Body>>,
-    <S as Service<Request<RequestBody<B>>>>::Error,
+/// What follows for the sender, or at once the answer.
+pub(crate) type Next<S, B> = Step<
+    Result<
+        Response<ResponseBody<<S as Inner<B>>::Body>>,
+        <S as Service<Request<RequestBody<B>>>>::Error,
+    >,
 >;
 
 /// The answer of the inner service; `None`: it took too long.

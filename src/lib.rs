@@ -116,6 +116,7 @@
 
 mod body;
 mod buffered;
+mod call;
 mod delivery;
 mod engine;
 mod event;

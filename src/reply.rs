@@ -21,14 +21,19 @@ const STANDBY: &str =
     r#"{"status":"success","message":"Request accepted; its event is being processed."}"#;
 
 /// Success, for a request that the handler need not see, or not yet.
-pub(crate) fn success(duplicate: &Duplicate, outcome: &Outcome) -> Response<Bytes> {
+pub(crate) fn success(
+    blank: Response<()>,
+    duplicate: &Duplicate,
+    outcome: &Outcome,
+) -> Response<Bytes> {
     let text = match (duplicate, outcome) {
         (Duplicate::Reply(reply), _) => return reply.clone(),
         (Duplicate::Acknowledge, Outcome::Standby) => STANDBY,
         (Duplicate::Acknowledge, Outcome::Duplicate { by_body: true, .. }) => DUPLICATE_BY_BODY,
         (Duplicate::Acknowledge, _) => DUPLICATE,
     };
-    answer(StatusCode::OK, JSON, Bytes::from_static(text.as_bytes()))
+    let body = Bytes::from_static(text.as_bytes());
+    answer(blank, StatusCode::OK, JSON, body)
 }
 
 /// A refusal as `application/problem+json` ([RFC 9457]), with `retry-after` where there is one.
@@ -41,7 +46,8 @@ pub(crate) fn problem(refusal: &Refusal) -> Response<Bytes> {
         "status": status.as_u16(),
         "detail": refusal.to_string(),
     });
-    let mut response = answer(status, PROBLEM, Bytes::from(problem.to_string()));
+    let body = Bytes::from(problem.to_string());
+    let mut response = answer(Response::new(()), status, PROBLEM, body);
     if let Some(time) = refusal.retry_after() {
         response
             .headers_mut()
@@ -55,8 +61,13 @@ fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
-fn answer(status: StatusCode, content_type: HeaderValue, body: Bytes) -> Response<Bytes> {
-    let mut response = Response::new(body);
+fn answer(
+    blank: Response<()>,
+    status: StatusCode,
+    content_type: HeaderValue,
+    body: Bytes,
+) -> Response<Bytes> {
+    let mut response = blank.map(|()| body);
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, content_type);
     response

@@ -7,7 +7,10 @@ use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, r
 
 use crate::{
     BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect, Outcome,
-    Refusal, StoreFailure, delivery::Identity, identity::BodyHasher, reply,
+    Refusal, StoreFailure,
+    delivery::Identity,
+    identity::{BodyHasher, IdText},
+    reply,
 };
 
 type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
@@ -81,11 +84,11 @@ impl Rules {
                     KeyBy::IdAndBody => Key::with_hash(namespace, &id, body_hash),
                     KeyBy::Id => Key::new(namespace, &id),
                 };
-                (id.as_ref().into(), false, key)
+                (IdText::new(&id, body), false, key)
             }
             (Err(_), MissingId::UseBodyHash) => {
                 let key = Key::without_id(namespace, stand_in(parts), body_hash);
-                (body_hash.to_string().into(), true, key)
+                (IdText::Made(body_hash.to_string().into()), true, key)
             }
             (Err(reason), _) => return Err(reason),
         };

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
+    task::{self, Poll},
     time::Duration,
 };
 
@@ -15,11 +15,13 @@ use crate::{
     AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Key, Lease, LeaseStore, MissingId,
     NoId, Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
+    call::Call,
     delivery::Identity,
     engine::{Candidate, Claim, NotStoodBy, Waited},
-    future::{Call, ResponseFuture},
+    event::Context,
+    future::{ResponseFuture, Step},
     guard::Guard,
-    inner::{Answer, Inner, InnerAnswer, oneshot},
+    inner::{Inner, InnerAnswer, Next, oneshot},
 };
 
 /// When the sender may come again after the store failed.
@@ -64,20 +66,18 @@ where
     type Future = ResponseFuture<Result<Self::Response, S::Error>>;
 
     /// Always ready: a full inner service must not hold up duplicates, which do not need it.
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+    fn poll_ready(&mut self, _: &mut task::Context<'_>) -> Poll<Result<(), S::Error>> {
         Poll::Ready(Ok(()))
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let Guard { dedup, rules } = &*self.guard;
-        let (tracker, settings) = (dedup.tracker().clone(), dedup.settings().clone());
-        let call = Arc::new(Call::new(tracker, settings, rules.on_disconnect));
         let flow = Flow {
             inner: self.inner.clone(),
             guard: self.guard.clone(),
-            call: Some(call.clone()),
+            context: Some(Context::current()),
         };
-        ResponseFuture::new(call, flow.answer(request))
+        let tracker = self.guard.dedup.tracker();
+        ResponseFuture::new(tracker, flow.decide(request))
     }
 }
 
@@ -86,11 +86,13 @@ struct Flow<S, St: LeaseStore> {
     inner: S,
     guard: Arc<Guard<St>>,
     /// `None` for a run that no sender waits for.
-    call: Option<Arc<Call>>,
+    context: Option<Context>,
 }
 
 impl<S, St: LeaseStore> Flow<S, St> {
-    async fn answer<B: Body + Send + 'static>(self, request: Request<B>) -> Answer<S, B>
+    /// Finds out what becomes of the request. What is rare is boxed, so that it costs the others no
+    /// room.
+    async fn decide<B: Body + Send + 'static>(self, request: Request<B>) -> Next<S, B>
     where
         S: Inner<B>,
     {
@@ -101,64 +103,92 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let (parts, body) = request.into_parts();
         if !(rules.applies_to)(&parts) {
             let request = Request::from_parts(parts, RequestBody::streaming(body));
-            return Ok(oneshot(self.inner, request).await?.map(ResponseBody::inner));
+            return Step::inner(async {
+                let response = oneshot(self.inner, request).await?;
+                Ok(response.map(ResponseBody::inner))
+            });
         }
 
         // The whole body, before any store call.
         let read = Buffered::read(parts, body, rules.max_body, rules.body_timeout).await;
         let (request, hash) = match read {
             Ok(read) => read,
-            Err(refusal) => return Ok(guard.refuse(refusal)),
+            Err(refusal) => return Step::Answer(Ok(guard.refuse(refusal))),
         };
 
         // Which event it is.
         let identity = match rules.identify(&request.parts, &request.data, hash) {
             Ok(identity) => identity,
-            Err(reason) => return self.without_id(request, reason).await,
+            Err(reason) => return self.without_id(request, reason),
         };
 
         // Who runs it.
         match dedup.acquire(&identity.key).await {
-            Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease).await,
-            Ok(Begun::Done(record)) => Ok(guard.duplicate(&identity, record)),
-            Ok(Begun::InFlight { retry_after }) => {
-                self.in_flight(request, identity, retry_after).await
+            Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease),
+            Ok(Begun::Done(record)) => {
+                Step::Answer(Ok(guard.duplicate(request, &identity, record)))
             }
-            Err((error, claim)) => self.store_failed(request, identity, error, claim).await,
+            Ok(Begun::InFlight { retry_after }) => {
+                Box::pin(self.in_flight(request, identity, retry_after)).await
+            }
+            Err((error, claim)) => self.store_failed(request, identity, error, claim),
         }
     }
 
     /// No id can be read: refused, or forwarded.
-    async fn without_id<B>(self, request: Buffered, reason: NoId) -> Answer<S, B>
+    fn without_id<B: Send + 'static>(self, request: Buffered, reason: NoId) -> Next<S, B>
     where
         S: Inner<B>,
     {
         let Guard { dedup, rules } = &*self.guard;
         dedup.settings().emit(&DedupEvent::NoEventId { reason });
         if rules.missing_id == MissingId::Refuse {
-            return Ok(self.guard.refuse(Refusal::NoEventId(reason)));
+            return Step::Answer(Ok(self.guard.refuse(Refusal::NoEventId(reason))));
         }
-        let response = oneshot(self.inner, request.into_request(None)).await?;
-        let outcome = Outcome::Unprotected(Unprotected::NoEventId(reason));
-        Ok(rules.mark(response.map(ResponseBody::inner), outcome))
+        Step::inner(async move {
+            let response = oneshot(self.inner, request.into_request(None)).await?;
+            let outcome = Outcome::Unprotected(Unprotected::NoEventId(reason));
+            let response = response.map(ResponseBody::inner);
+            Ok(self.guard.rules.mark(response, outcome))
+        })
     }
 
     /// The lease is held: runs the handler and gives its answer.
-    async fn run_and_answer<B>(
+    fn run_and_answer<B: Send + 'static>(
         self,
         request: Buffered,
         identity: Identity,
         lease: Lease<St>,
-    ) -> Answer<S, B>
+    ) -> Next<S, B>
     where
         S: Inner<B>,
     {
-        let guard = self.guard.clone();
         let outcome = Outcome::Run {
             attempt: lease.attempt(),
         };
-        let (answer, _) = self.run(request, identity, Some(lease)).await;
-        Ok(guard.inner(answer.transpose()?, outcome))
+        self.call(request, identity, Some(lease), outcome)
+    }
+
+    /// Runs the handler, whether or not the sender hangs up, and gives its answer.
+    fn call<B: Send + 'static>(
+        mut self,
+        request: Buffered,
+        identity: Identity,
+        lease: Option<Lease<St>>,
+        outcome: Outcome,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let (guard, context) = (self.guard.clone(), self.context.take());
+        let call = Call::new(&guard, &request, identity, lease.as_ref(), context);
+        let call = Arc::new(call);
+        let run = self.run(request, call.clone(), lease);
+        let answer = async move {
+            let (answer, _) = run.await;
+            Ok(guard.inner(answer.transpose()?, outcome))
+        };
+        Step::Inner(Box::pin(answer), Some(call))
     }
 
     /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
@@ -167,7 +197,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
         request: Buffered,
         identity: Identity,
         retry_after: Duration,
-    ) -> Answer<S, B>
+    ) -> Next<S, B>
     where
         S: Inner<B>,
     {
@@ -179,21 +209,23 @@ impl<S, St: LeaseStore> Flow<S, St> {
             InFlight::Wait { max, then } => {
                 match dedup.wait(&identity.key, max, request.size()).await {
                     Waited::Acquired(lease) => {
-                        return self.run_and_answer(request, identity, lease).await;
+                        return self.run_and_answer(request, identity, lease);
                     }
-                    Waited::Done(record) => return Ok(guard.duplicate(&identity, record)),
+                    Waited::Done(record) => {
+                        return Step::Answer(Ok(guard.duplicate(request, &identity, record)));
+                    }
                     Waited::InVain => then,
                 }
             }
         };
         if then == AfterWait::RetryLater {
-            return Ok(guard.in_flight(Refusal::InFlight { retry_after }));
+            return Step::Answer(Ok(guard.in_flight(Refusal::InFlight { retry_after })));
         }
-        match self.stand_by(request, identity) {
-            Ok(key) => Ok(guard.stood_by(key)),
-            Err(NotStoodBy::NoRoom) => Ok(guard.in_flight(Refusal::NoRoom { retry_after })),
-            Err(NotStoodBy::Draining) => Ok(guard.in_flight(Refusal::Draining { retry_after })),
-        }
+        Step::Answer(Ok(match self.stand_by(request, identity) {
+            Ok(key) => guard.stood_by(key),
+            Err(NotStoodBy::NoRoom) => guard.in_flight(Refusal::NoRoom { retry_after }),
+            Err(NotStoodBy::Draining) => guard.in_flight(Refusal::Draining { retry_after }),
+        }))
     }
 
     /// Makes the promise to bring the event to an end.
@@ -213,7 +245,9 @@ impl<S, St: LeaseStore> Flow<S, St> {
             return Ok(key);
         }
         // Room first: what finds none is not copied.
-        let room = guard.dedup.room(request.size() + identity.event_id.len())?;
+        let room = guard
+            .dedup
+            .room(request.size() + identity.event_id.size())?;
         let candidate = self.candidate(request.into_owned(), identity);
         guard.dedup.stand_by(&key, candidate, room)?;
         Ok(key)
@@ -221,24 +255,23 @@ impl<S, St: LeaseStore> Flow<S, St> {
 
     /// The store failed: refused, or forwarded. The claim is what this request may hold for all
     /// that; dropped, it is released.
-    async fn store_failed<B>(
+    fn store_failed<B: Send + 'static>(
         self,
         request: Buffered,
         identity: Identity,
         error: Error,
         claim: Claim<'_, St>,
-    ) -> Answer<S, B>
+    ) -> Next<S, B>
     where
         S: Inner<B>,
     {
-        let guard = self.guard.clone();
-        if guard.rules.store_failure == StoreFailure::Refuse {
+        if self.guard.rules.store_failure == StoreFailure::Refuse {
             let retry_after = SOON;
-            return Ok(guard.refuse(Refusal::StoreFailed { error, retry_after }));
+            let refusal = Refusal::StoreFailed { error, retry_after };
+            return Step::Answer(Ok(self.guard.refuse(refusal)));
         }
-        let (answer, _) = self.run(request, identity, claim.unconfirmed()).await;
         let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
-        Ok(guard.inner(answer.transpose()?, outcome))
+        self.call(request, identity, claim.unconfirmed(), outcome)
     }
 
     /// Runs the handler, and ends the lease by how that went. Tells, too, whether the event is
@@ -246,14 +279,14 @@ impl<S, St: LeaseStore> Flow<S, St> {
     async fn run<B>(
         self,
         request: Buffered,
-        identity: Identity,
+        call: Arc<Call>,
         lease: Option<Lease<St>>,
     ) -> (InnerAnswer<S, B>, bool)
     where
         S: Inner<B>,
     {
-        let (guard, hash, key) = (self.guard.clone(), identity.body_hash, identity.key.clone());
-        let Some(answer) = self.drive(request, identity, lease.as_ref()).await else {
+        let (guard, hash, key) = (self.guard.clone(), call.body_hash, call.key.clone());
+        let Some(answer) = self.drive(request, call).await else {
             match lease {
                 Some(lease) => lease.overran().await,
                 None => guard.over_limit(key),
@@ -279,26 +312,14 @@ impl<S, St: LeaseStore> Flow<S, St> {
 
     /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
     /// end the request.
-    async fn drive<B>(
-        self,
-        request: Buffered,
-        identity: Identity,
-        lease: Option<&Lease<St>>,
-    ) -> InnerAnswer<S, B>
+    async fn drive<B>(self, request: Buffered, call: Arc<Call>) -> InnerAnswer<S, B>
     where
         S: Inner<B>,
     {
-        let Self { inner, guard, call } = self;
-        let (key, size) = (identity.key.clone(), request.size());
-        let delivery = Delivery::new(identity, lease, call.clone());
-        let request = request.into_request(Some(delivery));
-        if let Some(call) = &call {
-            call.run_begins(key, size);
-        }
-        let answer = timeout(guard.dedup.settings().run_limit, oneshot(inner, request)).await;
-        if let Some(call) = &call {
-            call.run_ends();
-        }
+        let limit = self.guard.dedup.settings().run_limit;
+        let request = request.into_request(Some(Delivery::new(call.clone())));
+        let answer = timeout(limit, oneshot(self.inner, request)).await;
+        call.run_ends();
         answer.ok()
     }
 
@@ -316,10 +337,12 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 let flow = Self {
                     inner,
                     guard: guard.clone(),
-                    call: None,
+                    context: None,
                 };
                 let (request, identity) = (request.clone(), identity.clone());
-                Box::pin(async move { flow.run(request, identity, Some(lease)).await.1 })
+                let call = Call::new(&guard, &request, identity, Some(&lease), None);
+                let run = flow.run(request, Arc::new(call), Some(lease));
+                Box::pin(async move { run.await.1 })
             }),
         }
     }

@@ -7,6 +7,7 @@ mod event_id;
 mod form;
 mod key;
 mod pointer;
+mod text;
 
 pub use self::{
     body_hash::BodyHash,
@@ -15,4 +16,4 @@ pub use self::{
     pointer::{JsonPointer, ParsePointerError},
 };
 
-pub(crate) use self::body_hash::BodyHasher;
+pub(crate) use self::{body_hash::BodyHasher, text::IdText};

@@ -1,0 +1,97 @@
+//! What a run, the future of its request and its handler know of each other.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use crate::{
+    BodyHash, DedupEvent, Key, Lease, LeaseStore, OnDisconnect,
+    buffered::Buffered,
+    delivery::Identity,
+    engine::{Beat, Settings, Tracker},
+    event::Context,
+    guard::Guard,
+};
+
+/// One call of the handler.
+pub(crate) struct Call {
+    pub(crate) event_id: Box<str>,
+    pub(crate) by_body: bool,
+    pub(crate) key: Key,
+    pub(crate) body_hash: BodyHash,
+    pub(crate) attempt: u32,
+    pub(crate) beat: Option<Arc<Beat>>,
+    tracker: Arc<Tracker>,
+    settings: Arc<Settings>,
+    on_disconnect: OnDisconnect,
+    context: Context,
+    /// How much of the request is kept while the handler runs.
+    bytes: usize,
+    running: AtomicBool,
+    detached: AtomicBool,
+}
+
+impl Call {
+    /// The call that this request leads to; without a `context` there is no sender.
+    pub(crate) fn new<St: LeaseStore>(
+        guard: &Guard<St>,
+        request: &Buffered,
+        identity: Identity,
+        lease: Option<&Lease<St>>,
+        context: Option<Context>,
+    ) -> Self {
+        let Guard { dedup, rules } = guard;
+        Self {
+            event_id: identity.event_id.of(&request.data).into(),
+            by_body: identity.by_body,
+            key: identity.key,
+            body_hash: identity.body_hash,
+            attempt: lease.map_or(1, Lease::attempt),
+            beat: lease.and_then(Lease::beat).cloned(),
+            tracker: dedup.tracker().clone(),
+            settings: dedup.settings().clone(),
+            on_disconnect: rules.on_disconnect,
+            bytes: request.size(),
+            running: AtomicBool::new(true),
+            detached: AtomicBool::new(context.is_none()),
+            context: context.unwrap_or_else(Context::current),
+        }
+    }
+
+    /// From now on the lease takes care of itself.
+    pub(crate) fn run_ends(&self) {
+        self.running.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn is_detached(&self) -> bool {
+        self.detached.load(Ordering::Acquire)
+    }
+
+    /// The sender hung up on what is left.
+    pub(crate) fn hung_up<F>(&self, rest: F)
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        // Outside a runtime it cannot go on, and its lease runs out.
+        let running = self.running.load(Ordering::Acquire) && self.tracker.can_spawn();
+        if !running || self.on_disconnect != OnDisconnect::Finish {
+            return;
+        }
+        let (key, limits) = (self.key.clone(), &self.settings.limits);
+        let Some(place) = self.tracker.detach(key.clone(), self.bytes, limits) else {
+            self.settings.emit(&DedupEvent::DetachRefused { key });
+            return;
+        };
+        self.detached.store(true, Ordering::Release);
+        self.settings.emit(&DedupEvent::Detached { key });
+        let rest = async move {
+            let _place = place;
+            rest.await;
+        };
+        self.tracker.spawn(self.context.clone().wrap(rest));
+    }
+}
