@@ -71,13 +71,14 @@ impl<T: Send + 'static> ResponseFuture<T> {
     /// What is polled has been taken out of `rest`: should the poll panic, it is dropped with the
     /// panic and never polled again by a task.
     fn poll_decide(&mut self, mut decide: Boxed<Step<T>>, cx: &mut Context<'_>) -> Poll<T> {
-        match decide.as_mut().poll(cx) {
-            Poll::Ready(Step::Answer(answer)) => Poll::Ready(answer),
-            Poll::Ready(Step::Inner(answer, call)) => self.poll_inner(answer, call, cx),
-            Poll::Pending => {
-                self.rest = Some(Rest::Decide(decide));
-                Poll::Pending
-            }
+        let Poll::Ready(step) = decide.as_mut().poll(cx) else {
+            self.rest = Some(Rest::Decide(decide));
+            return Poll::Pending;
+        };
+        drop(decide);
+        match step {
+            Step::Answer(answer) => Poll::Ready(answer),
+            Step::Inner(answer, call) => self.poll_inner(answer, call, cx),
         }
     }
 

@@ -183,12 +183,12 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let (guard, context) = (self.guard.clone(), self.context.take());
         let call = Call::new(&guard, &request, identity, lease.as_ref(), context);
         let call = Arc::new(call);
-        let run = self.run(request, call.clone(), lease);
-        let answer = async move {
-            let (answer, _) = run.await;
+        let running = call.clone();
+        let answer = Box::pin(async move {
+            let (answer, _) = self.run(request, running, lease).await;
             Ok(guard.inner(answer.transpose()?, outcome))
-        };
-        Step::Inner(Box::pin(answer), Some(call))
+        });
+        Step::Inner(answer, Some(call))
     }
 
     /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
@@ -341,8 +341,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 };
                 let (request, identity) = (request.clone(), identity.clone());
                 let call = Call::new(&guard, &request, identity, Some(&lease), None);
-                let run = flow.run(request, Arc::new(call), Some(lease));
-                Box::pin(async move { run.await.1 })
+                let call = Arc::new(call);
+                Box::pin(async move { flow.run(request, call, Some(lease)).await.1 })
             }),
         }
     }

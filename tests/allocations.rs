@@ -64,7 +64,6 @@ where
         });
         if n >= warm {
             counts.push(info.count_total);
-            eprintln!("{} {}", info.count_total, info.bytes_total);
         }
     }
     counts.sort_unstable();
