@@ -95,6 +95,9 @@
 //!   as the layer sees it, and `nest` of axum strips its prefix.
 //! - A handler that blocks its thread still keeps its lease on a multi-thread runtime, where another
 //!   thread renews it; on a current-thread runtime nothing can, and the lease runs out.
+//! - A storm of duplicates costs one store call each. Put the store in a [`Cached`] to spare those of
+//!   completed events, too, at the price that its docs name; those of events that this process is
+//!   running cost none in any case.
 //! - The body of an id read by [`EventId::pointer`] is checked to be JSON by structure only: UTF-8
 //!   inside strings off the path, and the range of numbers, are the handler's to check.
 //! - `poll_ready` is always ready, and the inner service is driven as a clone per request: a full

@@ -140,6 +140,27 @@ async fn a_completed_event_runs_again_only_after_its_retention() {
     assert_eq!(handler.runs(), 2);
 }
 
+/// The answer is made in the maps of the request.
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_duplicate_is_in_its_answer() {
+    let service = c0(MemoryStore::new()).layer(Handler::ok());
+    send(&service, post("e1")).await;
+    let mut request = post("e1");
+    for n in 0..100 {
+        let name = format!("x-secret-{}", n % 50);
+        let name: http::HeaderName = name.parse().unwrap();
+        request.headers_mut().append(name, n.into());
+    }
+    request.extensions_mut().insert("secret");
+    let answer = send(&service, request).await;
+    assert_eq!(answer.brief(), (200, "duplicate"));
+    let names: Vec<_> = answer.headers.keys().map(|it| it.as_str()).collect();
+    assert_eq!(names, ["content-type", "webhook-dedup"]);
+    assert_eq!(answer.headers.len(), 2);
+    assert_eq!(answer.extensions.len(), 1, "the outcome");
+    assert_eq!(answer.extensions.get::<&str>(), None);
+}
+
 /// R32: senders retry for up to 76 hours.
 #[tokio::test(start_paused = true)]
 async fn by_default_a_completed_event_is_remembered_for_four_days() {

@@ -236,6 +236,33 @@ async fn an_event_whose_lease_ran_out_here_runs_again_here() {
     }
 }
 
+/// The late end of a run whose lease was lost leaves the next one alone.
+#[tokio::test(start_paused = true)]
+async fn a_late_end_here_does_not_end_what_is_known_of_the_next_run() {
+    let store = Faulty::with(NO_RENEWALS);
+    let handler = Handler::new(|run| async move {
+        let time = if run.n == 1 { secs(5) } else { secs(60) };
+        sleep(time).await;
+        200
+    });
+    let service = layer(store.clone()).layer(handler.clone());
+    let first = send_later(&service, post("e1"));
+    handler.began(1).await;
+    sleep(secs(3)).await;
+    store.heal();
+    let second = send_later(&service, post("e1"));
+    handler.began(2).await;
+    assert_eq!(first.await.unwrap().brief(), (200, "run"));
+
+    let acquires = store.count(Operation::Acquire);
+    sleep(secs(10)).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+    assert_eq!(store.count(Operation::Acquire), acquires);
+    assert!(store.count(Operation::Renew) > 10, "it is still renewed");
+    assert_eq!(second.await.unwrap().brief(), (200, "run"));
+    assert_eq!(handler.runs(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn once_a_run_is_ending_the_store_is_asked() {
     for (status, operation) in [(500, Operation::Release), (200, Operation::Complete)] {
