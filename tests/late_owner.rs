@@ -403,25 +403,33 @@ async fn a_lease_that_was_taken_away_neither_completes_nor_releases() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     let (store, events) = (Faulty::new(), Events::default());
-    let handler = Handler::new(|run: Run| async move {
-        assert_eq!(run.n, 1);
-        std::thread::sleep(millis(1_200));
-        200
+    let unblocked = Arc::new(AtomicBool::new(false));
+    let blocked = unblocked.clone();
+    let handler = Handler::new(move |run: Run| {
+        let blocked = blocked.clone();
+        async move {
+            assert_eq!(run.n, 1);
+            while !blocked.load(Ordering::SeqCst) {
+                std::thread::sleep(millis(5));
+            }
+            200
+        }
     });
     let service = layer(store.clone())
-        .lease(millis(400))
-        .store_timeout(millis(100))
+        .lease(secs(2))
+        .store_timeout(millis(500))
         .on_event(events.hook())
         .layer(handler.clone());
     let answer = send_later(&service, post("e1"));
     handler.began(1).await;
-    for _ in 0..5 {
-        sleep(millis(200)).await;
+    // For longer than the lease.
+    for renewals in 1..=4 {
+        store.called(Operation::Renew, renewals).await;
         assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
     }
+    unblocked.store(true, Ordering::SeqCst);
     assert_eq!(answer.await.unwrap().brief(), (200, "run"));
     assert_eq!(events.count(lease_lost), 0);
-    assert!(store.count(Operation::Renew) >= 4);
 }
 
 /// A lease ends with its runtime, and the next one finds a heartbeat on its own.
