@@ -157,7 +157,7 @@ impl RedisStore {
     /// # Errors
     ///
     /// If the URL is malformed or needs a feature that is off, with the kind
-    /// [`Unreachable`](crate::StoreErrorKind::Unreachable). The error does not repeat the URL.
+    /// [`Misconfigured`](crate::StoreErrorKind::Misconfigured). The error does not repeat the URL.
     pub fn open(url: &str) -> Result<Self, RedisStoreError> {
         Self::builder(url).open()
     }
