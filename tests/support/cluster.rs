@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tower_webhook_dedup::Key;
+use tower_webhook_dedup::{Key, Token};
 
 use super::{PATIENCE, RedisServer, fresh};
 
@@ -151,6 +151,28 @@ impl Cluster {
                 return key;
             }
         }
+    }
+
+    /// So many ids that nobody used yet, whose keys in the namespace `t` are on this primary as
+    /// the cluster was made, where the id alone makes the key.
+    pub(crate) fn ids_on(&self, n: usize, count: usize) -> Vec<String> {
+        let client = redis::Client::open(self.nodes[0].server.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut found = Vec::new();
+        while found.len() < count {
+            let ids = (0..10_000).map(|_| Token::random().to_string());
+            let ids: Vec<_> = ids.collect();
+            let mut pipe = redis::pipe();
+            for id in &ids {
+                let key = Key::new("t", id);
+                pipe.cmd("CLUSTER").arg("KEYSLOT").arg(key.as_str());
+            }
+            let slots: Vec<usize> = pipe.query(&mut connection).unwrap();
+            let all = ids.into_iter().zip(slots);
+            let here = all.filter(|(_, slot)| slot * 3 / SLOTS == n);
+            found.extend(here.map(|(id, _)| id));
+        }
+        found
     }
 
     pub(crate) fn slot(&self, key: &str) -> u16 {

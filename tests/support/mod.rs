@@ -4,6 +4,7 @@
 
 mod cluster;
 mod fake_redis;
+mod pair;
 mod proxy;
 mod redis_server;
 mod sentinel;
@@ -17,6 +18,7 @@ use tower_webhook_dedup::{Acquire, Key, LeaseStore, Record, Release, Token};
 pub(crate) use self::{
     cluster::{Cluster, free_ports},
     fake_redis::FakeRedis,
+    pair::Pair,
     proxy::Proxy,
     redis_server::RedisServer,
     sentinel::{Service, listening},
