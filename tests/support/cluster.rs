@@ -3,6 +3,7 @@
 use std::{
     collections::HashMap,
     net::TcpListener,
+    ops::Range,
     thread,
     time::{Duration, Instant},
 };
@@ -49,9 +50,8 @@ impl Cluster {
         };
         let nodes: Vec<_> = (0..count).map(|_| Node::start()).collect();
         for (n, node) in nodes[..primaries].iter().enumerate() {
-            let first = n * SLOTS / primaries;
-            let last = (n + 1) * SLOTS / primaries - 1;
-            let (first, last) = (first.to_string(), last.to_string());
+            let slots = slots_of(n, primaries);
+            let (first, last) = (slots.start.to_string(), (slots.end - 1).to_string());
             node.server
                 .command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             node.server
@@ -147,7 +147,7 @@ impl Cluster {
     pub(crate) fn fresh_on(&self, n: usize) -> Key {
         loop {
             let key = fresh();
-            if usize::from(self.slot(key.as_str())) * 3 / SLOTS == n {
+            if slots_of(n, 3).contains(&usize::from(self.slot(key.as_str()))) {
                 return key;
             }
         }
@@ -169,7 +169,7 @@ impl Cluster {
             }
             let slots: Vec<usize> = pipe.query(&mut connection).unwrap();
             let all = ids.into_iter().zip(slots);
-            let here = all.filter(|(_, slot)| slot * 3 / SLOTS == n);
+            let here = all.filter(|(_, slot)| slots_of(n, 3).contains(slot));
             found.extend(here.map(|(id, _)| id));
         }
         found
@@ -221,6 +221,11 @@ impl Cluster {
                 .command(&["CLUSTER", "SETSLOT", &number, "NODE", owner]);
         }
     }
+}
+
+/// The slots that this of so many primaries has at first.
+const fn slots_of(n: usize, primaries: usize) -> Range<usize> {
+    n * SLOTS / primaries..(n + 1) * SLOTS / primaries
 }
 
 impl Node {
