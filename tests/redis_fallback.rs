@@ -89,6 +89,16 @@ impl Degradable {
     }
 }
 
+/// How many events are recorded as done.
+fn done(server: &RedisServer) -> usize {
+    let mut command = vec!["MGET".to_owned(), "none".to_owned()];
+    command.extend(hook::keys(server, "*"));
+    let command: Vec<_> = command.iter().map(String::as_str).collect();
+    let values: Vec<Option<String>> = redis::from_redis_value(server.command(&command)).unwrap();
+    let is_done = |value: &&String| value.contains(" done ");
+    values.iter().flatten().filter(is_done).count()
+}
+
 /// Ten deliveries of each of a thousand events; in the middle of them Redis is killed. With its data
 /// or without, it comes back, and knows.
 async fn redis_is_killed_in_the_middle(arguments: &[&str]) {
@@ -142,21 +152,11 @@ async fn redis_is_killed_in_the_middle(arguments: &[&str]) {
 
     server.restart();
     process.come_back().await;
+    // It may have gone out and back more than once: a busy machine misses deadlines.
+    let dropped = |switch: &Switch| matches!(switch, Switch::Back { dropped, .. } if *dropped > 0);
     let switches = process.switches();
-    assert!(
-        matches!(
-            &switches[..],
-            [
-                Switch::Out { .. },
-                Switch::Back {
-                    contested: 0,
-                    dropped: 0,
-                    ..
-                }
-            ]
-        ),
-        "{switches:?}"
-    );
+    assert!(!switches.iter().any(dropped), "{switches:?}");
+    until("Redis knows of all", async || done(&server) == EVENTS).await;
     for n in 0..EVENTS {
         let id = format!("e{n}");
         assert_eq!(process.hook.runs(&id), 1, "{id}");

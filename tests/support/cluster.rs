@@ -10,12 +10,13 @@ use std::{
 
 use tower_webhook_dedup::{Key, Token};
 
-use super::{PATIENCE, RedisServer, fresh};
+use super::{PATIENCE, RedisServer, fresh, sentinel::listening_at};
 
 /// Primaries, and a replica for each. All stop when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
+    tls: bool,
 }
 
 #[derive(Debug)]
@@ -34,21 +35,26 @@ const SLOTS: usize = 16_384;
 impl Cluster {
     /// Three primaries and three replicas.
     pub(crate) fn start() -> Self {
-        Self::of(3, true)
+        Self::of(3, true, &[])
+    }
+
+    /// The same, which speaks nothing but TLS, among its nodes too.
+    pub(crate) fn start_over_tls(certificates: &[String]) -> Self {
+        Self::of(3, true, certificates)
     }
 
     /// One primary alone.
     pub(crate) fn of_one() -> Self {
-        Self::of(1, false)
+        Self::of(1, false, &[])
     }
 
-    fn of(primaries: usize, with_replicas: bool) -> Self {
+    fn of(primaries: usize, with_replicas: bool, certificates: &[String]) -> Self {
         let count = if with_replicas {
             2 * primaries
         } else {
             primaries
         };
-        let nodes: Vec<_> = (0..count).map(|_| Node::start()).collect();
+        let nodes: Vec<_> = (0..count).map(|_| Node::start(certificates)).collect();
         for (n, node) in nodes[..primaries].iter().enumerate() {
             let slots = slots_of(n, primaries);
             let (first, last) = (slots.start.to_string(), (slots.end - 1).to_string());
@@ -64,7 +70,10 @@ impl Cluster {
                 .server
                 .command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
-        let cluster = Self { nodes };
+        let cluster = Self {
+            nodes,
+            tls: !certificates.is_empty(),
+        };
         for (n, replica) in cluster.nodes[primaries..].iter().enumerate() {
             let primary = &cluster.nodes[n].id;
             wait_for("a replica", || {
@@ -104,10 +113,11 @@ impl Cluster {
         });
     }
 
-    /// `redis+cluster://127.0.0.1:…`, with the first two nodes.
+    /// `redis+cluster://127.0.0.1:…` or `rediss+cluster://…`, with the first two nodes.
     pub(crate) fn url(&self) -> String {
         let seeds: Vec<_> = self.nodes.iter().take(2).map(Node::address).collect();
-        format!("redis+cluster://{}", seeds.join(","))
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}+cluster://{}", seeds.join(","))
     }
 
     pub(crate) fn nodes(&self) -> &[Node] {
@@ -230,17 +240,14 @@ const fn slots_of(n: usize, primaries: usize) -> Range<usize> {
 
 impl Node {
     /// A node that listens where nobody else does.
-    fn start() -> Self {
+    fn start(certificates: &[String]) -> Self {
         // Somebody else may take the ports in between, if only rarely.
         for _ in 0..20 {
             let (port, bus) = free_ports();
             let (port_text, bus_text) = (port.to_string(), bus.to_string());
             let timeout = NODE_TIMEOUT.as_millis().to_string();
-            let server = RedisServer::try_with(&[
-                "--port",
-                &port_text,
-                "--bind",
-                "127.0.0.1",
+            let mut arguments = listening_at(&port_text, certificates);
+            arguments.extend([
                 "--cluster-enabled",
                 "yes",
                 "--cluster-port",
@@ -256,7 +263,10 @@ impl Node {
                 "--repl-ping-replica-period",
                 "1",
             ]);
-            if let Some(server) = server {
+            if !certificates.is_empty() {
+                arguments.extend(["--tls-cluster", "yes"]);
+            }
+            if let Some(server) = RedisServer::try_with(&arguments) {
                 let id = server.text(&["CLUSTER", "MYID"]);
                 return Self {
                     server,

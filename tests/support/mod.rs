@@ -21,7 +21,7 @@ pub(crate) use self::{
     pair::Pair,
     proxy::Proxy,
     redis_server::RedisServer,
-    sentinel::{Service, listening},
+    sentinel::{Service, listening, listening_with},
     watch::Watch,
 };
 
