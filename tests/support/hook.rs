@@ -31,7 +31,7 @@ use crate::support::{PATIENCE, RedisServer, until};
 pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
 
 /// How late an answer may be on a busy machine.
-const SLACK: Duration = Duration::from_millis(1000);
+const SLACK: Duration = Duration::from_millis(1500);
 
 /// One process, as it were: a layer, and the service that it makes.
 #[derive(Clone)]
