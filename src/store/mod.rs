@@ -176,6 +176,8 @@ pub enum StoreErrorKind {
     Denied,
     /// An unexpected answer, or a stored value that cannot be read.
     BadReply,
+    /// What it was told about the server makes no sense, such as a malformed URL.
+    Misconfigured,
 }
 
 impl fmt::Display for StoreErrorKind {
@@ -187,6 +189,7 @@ impl fmt::Display for StoreErrorKind {
             Self::OutOfMemory => "the store is full",
             Self::Denied => "the store denied access",
             Self::BadReply => "the store gave an unexpected answer",
+            Self::Misconfigured => "the store is misconfigured",
         })
     }
 }
