@@ -42,10 +42,6 @@ impl Process {
         self.state.lock().unwrap().life == Life::Dead
     }
 
-    pub(crate) fn is_frozen(&self) -> bool {
-        self.state.lock().unwrap().life == Life::Frozen
-    }
-
     /// Nothing of it is polled until it thaws. `false`: it is not running.
     pub(crate) fn freeze(&self) -> bool {
         self.turn(Life::Running, Life::Frozen)
