@@ -295,6 +295,31 @@ async fn a_renewal_that_lands_after_the_release_is_released_again() {
     }
 }
 
+/// A renewal without an answer can still land when one that was sent after it was answered, and the
+/// run is over.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_after_later_ones_and_the_release_is_released_again() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Renew, 1) => Fault::Late(secs(4)),
+        _ => Fault::None,
+    });
+    let service = layer(store.clone())
+        .lease(secs(30))
+        .on_disconnect(OnDisconnect::Cancel)
+        .layer(Handler::new(|_| pending()));
+    let answer = send_later(&service, post("e1"));
+    store.called(Operation::Renew, 1).await;
+    sleep(millis(3_500)).await;
+    assert_eq!(store.count(Operation::Renew), 2);
+    answer.abort();
+    sleep(millis(100)).await;
+    assert!(holder(&store).await.is_none(), "it is released");
+    sleep(millis(500)).await;
+    assert!(holder(&store).await.is_some(), "the renewal has landed");
+    sleep(secs(2)).await;
+    assert!(holder(&store).await.is_none());
+}
+
 /// A process that stands still between an acquire and its reply finds its lease run out: others may
 /// have come, run and gone.
 #[tokio::test(start_paused = true)]
