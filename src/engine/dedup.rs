@@ -1,13 +1,13 @@
 //! The engine's front: acquire an event, run it, look at it.
 
+#[cfg(feature = "test-util")]
+use std::pin::Pin;
 use std::{
     fmt,
     future::Future,
     sync::{Arc, PoisonError},
     time::Duration,
 };
-#[cfg(feature = "test-util")]
-use std::pin::Pin;
 
 use tokio::time::{Instant, timeout};
 

@@ -19,7 +19,11 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
     let promises = promises(&verdict.ledger);
     for ((pid, event), places) in &promises {
         if verdict.ledger.success(*event).is_some() {
-            verdict.excuses.entry("(kept) a promise").and_modify(|n| *n += 1).or_insert(1);
+            verdict
+                .excuses
+                .entry("(kept) a promise")
+                .and_modify(|n| *n += 1)
+                .or_insert(1);
             continue;
         }
         let last = *places.last().unwrap();
@@ -30,7 +34,11 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
             }
             _ => None,
         });
-        let killed = verdict.ledger.ends.get(pid).is_some_and(|(.., killed)| *killed);
+        let killed = verdict
+            .ledger
+            .ends
+            .get(pid)
+            .is_some_and(|(.., killed)| *killed);
         match (lost, killed) {
             (Some(LostReason::TooOld), _) => verdict.excuse("(1) lost: too old"),
             (Some(_), _) => verdict.excuse("(1) lost: drained"),
@@ -50,8 +58,13 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
 fn promises(ledger: &Ledger<'_>) -> Promises {
     let mut promises = Promises::new();
     for (place, fact) in ledger.facts.iter().enumerate() {
-        let (Some(pid), Some(event), What::Answered { status: 200..300, .. }) =
-            (fact.pid, fact.event, &fact.what)
+        let (
+            Some(pid),
+            Some(event),
+            What::Answered {
+                status: 200..300, ..
+            },
+        ) = (fact.pid, fact.event, &fact.what)
         else {
             continue;
         };

@@ -15,11 +15,13 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
     let bound = 3 * policy.store_timeout + policy.wait() + policy.run_limit + SLACK;
     let mut late = Vec::new();
     for (place, fact) in ledger.facts.iter().enumerate() {
-        let (Some(pid), What::Arrived { delivery }) = (fact.pid, &fact.what) else { continue };
+        let (Some(pid), What::Arrived { delivery }) = (fact.pid, &fact.what) else {
+            continue;
+        };
         let over = ledger.facts.iter().skip(place).find(|it| match &it.what {
-            What::Answered { delivery: n, .. } | What::HungUp { delivery: n } | What::Broke { delivery: n } => {
-                (it.event, *n) == (fact.event, *delivery)
-            }
+            What::Answered { delivery: n, .. }
+            | What::HungUp { delivery: n }
+            | What::Broke { delivery: n } => (it.event, *n) == (fact.event, *delivery),
             _ => false,
         });
         let frozen = ledger.frozen(pid, fact.at, Millis::MAX);

@@ -78,9 +78,9 @@ fn has_cause(ledger: &Ledger<'_>, run: &RunOf) -> bool {
             What::HungUp { .. } => policy.on_disconnect == OnDisconnect::Cancel && of_event(&n),
             What::Draining => of_process(&n),
             // A standby whose age is over.
-            What::Answered { status: 200..300, .. } => {
-                of_event(&n) && of_process(&n) && ledger.at(n) + policy.standby_age <= ended + 1
-            }
+            What::Answered {
+                status: 200..300, ..
+            } => of_event(&n) && of_process(&n) && ledger.at(n) + policy.standby_age <= ended + 1,
             _ => false,
         })
 }
@@ -95,8 +95,12 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
             if it.then == it.holder || it.then != Held::Running(token) {
                 continue;
             }
-            let Some((over, what)) = over(ledger, it.pid, event, &it.call) else { continue };
-            let Some(until) = held_until(ledger, event, token, it.place) else { continue };
+            let Some((over, what)) = over(ledger, it.pid, event, &it.call) else {
+                continue;
+            };
+            let Some(until) = held_until(ledger, event, token, it.place) else {
+                continue;
+            };
             let grace = over.max(it.at) + 3 * ledger.plan.policy.store_timeout + 1_500;
             if until <= grace {
                 continue;
@@ -106,7 +110,8 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
             let excuse = if it.at > over + 900 {
                 Some("(7) lease left: it was taken long after it was given up")
             } else {
-                ledger.blame_of(it.pid, event, (over, grace), ends)
+                ledger
+                    .blame_of(it.pid, event, (over, grace), ends)
                     .map(|_| "(7) lease left: it could not be released")
             };
             match excuse {
@@ -124,7 +129,12 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
 }
 
 /// Since when nobody runs under the token of this acquire.
-fn over(ledger: &Ledger<'_>, pid: Pid, event: usize, call: &Call) -> Option<(Millis, &'static str)> {
+fn over(
+    ledger: &Ledger<'_>,
+    pid: Pid,
+    event: usize,
+    call: &Call,
+) -> Option<(Millis, &'static str)> {
     if let Some(run) = ledger.runs.iter().find(|run| run.token == call.token) {
         let what = if run.how == Some(How::Succeeded) {
             "by a run that succeeded"

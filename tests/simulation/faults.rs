@@ -19,12 +19,21 @@ impl World {
             | Fault::Forget { at }
             | Fault::RollBack { at, .. }
             | Fault::Drain { at, .. }
-            | Fault::Freeze { when: When::At(at), .. }
-            | Fault::Kill { when: When::At(at), .. } => *at,
+            | Fault::Freeze {
+                when: When::At(at), ..
+            }
+            | Fault::Kill {
+                when: When::At(at), ..
+            } => *at,
             // With a call.
             _ => return,
         };
-        let order = Order { at: at.max(1), pid: None, event: 0, what: (0, n as u64, 0) };
+        let order = Order {
+            at: at.max(1),
+            pid: None,
+            event: 0,
+            what: (0, n as u64, 0),
+        };
         self.at(order, Due::Fault(fault.clone()));
     }
 
@@ -42,7 +51,13 @@ impl World {
             else {
                 continue;
             };
-            let When::Call { event: of, operation: kind, n: nth, moment: at } = when else {
+            let When::Call {
+                event: of,
+                operation: kind,
+                n: nth,
+                moment: at,
+            } = when
+            else {
                 continue;
             };
             if (*process, *of, *kind, *nth, *at) == (pid.slot, event, operation, n, moment) {
@@ -84,7 +99,12 @@ impl World {
                 self.later(time, 2, Some(pid), Due::Thaw(pid));
             }
             Fault::Kill { process, down, .. } => self.ends(process, down, What::Killed),
-            Fault::Drain { process, limit, down, .. } => self.drain(process, limit, down),
+            Fault::Drain {
+                process,
+                limit,
+                down,
+                ..
+            } => self.drain(process, limit, down),
         }
     }
 
@@ -99,7 +119,9 @@ impl World {
 
     /// The process is no more; another one takes its place after a while.
     pub(crate) fn ends(&self, slot: usize, down: Millis, how: What) {
-        let Some(server) = self.state().servers[slot].take() else { return };
+        let Some(server) = self.state().servers[slot].take() else {
+            return;
+        };
         self.log(Some(server.process.pid), None, how);
         server.process.kill();
         drop(server);
@@ -116,7 +138,12 @@ impl World {
             (Due::Boot(slot), _) => *slot,
             _ => 0,
         };
-        let mut order = Order { at: self.now() + time, pid, event: slot, what: (kind, 0, 0) };
+        let mut order = Order {
+            at: self.now() + time,
+            pid,
+            event: slot,
+            what: (kind, 0, 0),
+        };
         // Of outages and freezes, several may end at once.
         while self.is_taken(&order) {
             order.what.1 += 1;

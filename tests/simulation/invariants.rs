@@ -36,13 +36,19 @@ pub(crate) struct Verdict<'a> {
 impl<'a> Verdict<'a> {
     pub(crate) fn on(ledger: Ledger<'a>) -> Self {
         let breaches = Vec::new();
-        let mut verdict = Self { ledger, breaches, excuses: Excuses::new() };
+        let mut verdict = Self {
+            ledger,
+            breaches,
+            excuses: Excuses::new(),
+        };
         acknowledged::check(&mut verdict);
         one_run::check(&mut verdict);
         owners::check(&mut verdict);
         answers::check(&mut verdict);
         ends::check(&mut verdict);
-        verdict.breaches.sort_by_key(|breach| (breach.at, breach.invariant, breach.event));
+        verdict
+            .breaches
+            .sort_by_key(|breach| (breach.at, breach.invariant, breach.event));
         verdict
     }
 
@@ -54,7 +60,12 @@ impl<'a> Verdict<'a> {
         text: impl Into<String>,
     ) {
         let (at, event, text) = (self.ledger.at(place), event.into(), text.into());
-        self.breaches.push(Breach { invariant, at, event, text });
+        self.breaches.push(Breach {
+            invariant,
+            at,
+            event,
+            text,
+        });
     }
 
     pub(crate) fn excuse(&mut self, excuse: &'static str) {
@@ -64,8 +75,19 @@ impl<'a> Verdict<'a> {
 
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { invariant, at, event, text } = self;
-        write!(f, "({}) {invariant:?}, at {}.{:03}", *invariant as u8, at / 1_000, at % 1_000)?;
+        let Self {
+            invariant,
+            at,
+            event,
+            text,
+        } = self;
+        write!(
+            f,
+            "({}) {invariant:?}, at {}.{:03}",
+            *invariant as u8,
+            at / 1_000,
+            at % 1_000
+        )?;
         if let Some(event) = event {
             write!(f, ", e{event}")?;
         }

@@ -82,16 +82,28 @@ impl<'a> Ledger<'a> {
                 let killed = matches!(fact.what, What::Killed);
                 self.ends.insert(pid, (at, n, killed));
                 self.open_until(pid, at);
-                let name = if killed { "the process was killed" } else { "the process ended" };
+                let name = if killed {
+                    "the process was killed"
+                } else {
+                    "the process ended"
+                };
                 let (pid, to) = (Some(pid), Millis::MAX);
-                self.troubles.push(Span { pid, to, ..everywhere(name) });
+                self.troubles.push(Span {
+                    pid,
+                    to,
+                    ..everywhere(name)
+                });
                 for run in self.runs.iter_mut().filter(|run| Some(run.pid) == pid) {
                     run.ended = run.ended.min(n);
                 }
             }
             What::Froze => {
                 let (pid, to) = (Some(pid), Millis::MAX);
-                self.troubles.push(Span { pid, to, ..everywhere("the process was frozen") });
+                self.troubles.push(Span {
+                    pid,
+                    to,
+                    ..everywhere("the process was frozen")
+                });
             }
             What::Thawed => self.open_until(pid, at),
             What::Called { call, trouble } => {
@@ -108,7 +120,12 @@ impl<'a> Ledger<'a> {
             What::Landed { call, .. } | What::Replied { call, .. } => {
                 self.reach(pid, event, call, at);
             }
-            What::Began { run, token, protected, .. } => self.runs.push(RunOf {
+            What::Began {
+                run,
+                token,
+                protected,
+                ..
+            } => self.runs.push(RunOf {
                 run: *run,
                 pid,
                 event: event.unwrap(),
@@ -196,11 +213,13 @@ impl<'a> Ledger<'a> {
 
     /// Whether the store lost what it had between these facts.
     pub(crate) fn lost_between(&self, from: usize, to: usize) -> Option<&'static str> {
-        self.facts[from..to].iter().find_map(|fact| match fact.what {
-            What::Forgot => Some("the store lost its memory"),
-            What::RolledBack => Some("the store fell back"),
-            _ => None,
-        })
+        self.facts[from..to]
+            .iter()
+            .find_map(|fact| match fact.what {
+                What::Forgot => Some("the store lost its memory"),
+                What::RolledBack => Some("the store fell back"),
+                _ => None,
+            })
     }
 
     /// The last moment at which something was wrong.
@@ -210,23 +229,31 @@ impl<'a> Ledger<'a> {
             to => to,
         });
         let failed = |run: &&RunOf| run.how != Some(How::Succeeded);
-        let failures = self.runs.iter().filter(failed).map(|run| self.at(run.ended));
+        let failures = self
+            .runs
+            .iter()
+            .filter(failed)
+            .map(|run| self.at(run.ended));
         troubles.chain(failures).max().unwrap_or(0)
     }
 
     /// How long a process stood still in this time.
     pub(crate) fn frozen(&self, pid: Pid, from: Millis, to: Millis) -> Millis {
-        let frozen = self.troubles.iter().filter(|span| {
-            span.pid == Some(pid) && span.name == "the process was frozen"
-        });
-        frozen.map(|span| span.to.min(to).saturating_sub(span.from.max(from))).sum()
+        let frozen = self
+            .troubles
+            .iter()
+            .filter(|span| span.pid == Some(pid) && span.name == "the process was frozen");
+        frozen
+            .map(|span| span.to.min(to).saturating_sub(span.from.max(from)))
+            .sum()
     }
 
     /// When the process goes on, if it stands still at this moment; this moment, if not.
     pub(crate) fn goes_on(&self, pid: Pid, at: Millis) -> Millis {
-        let frozen = self.troubles.iter().filter(|span| {
-            span.pid == Some(pid) && span.name == "the process was frozen"
-        });
+        let frozen = self
+            .troubles
+            .iter()
+            .filter(|span| span.pid == Some(pid) && span.name == "the process was frozen");
         let frozen = frozen.filter(|span| span.from <= at && at <= span.to);
         frozen.map(|span| span.to).max().unwrap_or(at)
     }
@@ -247,9 +274,20 @@ impl<'a> Ledger<'a> {
     pub(crate) fn landed(&self, event: usize) -> impl DoubleEndedIterator<Item = Landed> + '_ {
         let facts = self.facts.iter().enumerate();
         facts.filter_map(move |(place, fact)| match fact.what {
-            What::Landed { call, reply, holder, then } if fact.event == Some(event) => {
-                Some(Landed { place, at: fact.at, pid: fact.pid?, call, reply, holder, then })
-            }
+            What::Landed {
+                call,
+                reply,
+                holder,
+                then,
+            } if fact.event == Some(event) => Some(Landed {
+                place,
+                at: fact.at,
+                pid: fact.pid?,
+                call,
+                reply,
+                holder,
+                then,
+            }),
             _ => None,
         })
     }

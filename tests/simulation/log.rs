@@ -29,7 +29,9 @@ pub(crate) enum What {
     Froze,
     Thawed,
     Draining,
-    Drained { complete: bool },
+    Drained {
+        complete: bool,
+    },
     /// The process ended by itself.
     Exited,
     OutageBegan,
@@ -38,32 +40,75 @@ pub(crate) enum What {
     RolledBack,
 
     /// A delivery reaches a process.
-    Arrived { delivery: u64 },
-    Unreachable { delivery: u64 },
-    Answered { delivery: u64, status: u16, outcome: String },
-    HungUp { delivery: u64 },
+    Arrived {
+        delivery: u64,
+    },
+    Unreachable {
+        delivery: u64,
+    },
+    Answered {
+        delivery: u64,
+        status: u16,
+        outcome: String,
+    },
+    HungUp {
+        delivery: u64,
+    },
     /// The connection broke off: the handler panicked, or the process died.
-    Broke { delivery: u64 },
+    Broke {
+        delivery: u64,
+    },
 
-    Called { call: Call, trouble: Option<Trouble> },
-    Landed { call: Call, reply: Reply, holder: Held, then: Held },
+    Called {
+        call: Call,
+        trouble: Option<Trouble>,
+    },
+    Landed {
+        call: Call,
+        reply: Reply,
+        holder: Held,
+        then: Held,
+    },
     /// Nobody at home.
-    Bounced { call: Call },
-    Replied { call: Call, reply: Option<Reply> },
+    Bounced {
+        call: Call,
+    },
+    Replied {
+        call: Call,
+        reply: Option<Reply>,
+    },
 
-    Began { run: u64, token: Option<Token>, protected: bool, attempt: u32 },
+    Began {
+        run: u64,
+        token: Option<Token>,
+        protected: bool,
+        attempt: u32,
+    },
     /// The handler learned that its lease is lost.
-    Told { run: u64 },
-    Ended { run: u64, how: How },
+    Told {
+        run: u64,
+    },
+    Ended {
+        run: u64,
+        how: How,
+    },
 
-    Lost { reason: LostReason },
+    Lost {
+        reason: LostReason,
+    },
     Emitted(&'static str),
     /// Tasks that were not over at the end.
-    Left { tasks: usize, when: &'static str },
+    Left {
+        tasks: usize,
+        when: &'static str,
+    },
     /// Nobody has anything to do any more.
     AtRest,
     /// The memory store answered as the model did not.
-    Differs { memory: String, model: String },
+    Differs {
+        memory: String,
+        model: String,
+    },
 }
 
 /// One call to the store.
@@ -125,7 +170,9 @@ pub(crate) fn render(facts: &[Fact]) -> String {
             names.learn(pid, event, call);
         }
         let pid = fact.pid.map_or(String::from("-"), |pid| pid.to_string());
-        let event = fact.event.map_or(String::from("-"), |event| format!("e{event}"));
+        let event = fact
+            .event
+            .map_or(String::from("-"), |event| format!("e{event}"));
         let (seconds, millis) = (fact.at / 1_000, fact.at % 1_000);
         let what = names.tell(&fact.what);
         text += &format!("{seconds:>7}.{millis:03} {pid:<4} {event:<3} {what}\n");
@@ -158,7 +205,11 @@ impl Names {
     }
 
     fn call(&self, call: &Call) -> String {
-        let Call { operation, n, token } = *call;
+        let Call {
+            operation,
+            n,
+            token,
+        } = *call;
         let token = token.map_or(String::new(), |token| format!(" {}", self.name(token)));
         format!("{operation} {n}{token}")
     }
@@ -189,21 +240,40 @@ impl Names {
             What::RolledBack => "the store falls back to an earlier state".into(),
             What::Arrived { delivery } => format!("delivery {delivery} arrives"),
             What::Unreachable { delivery } => format!("delivery {delivery} finds nobody"),
-            What::Answered { delivery, status, outcome } => {
+            What::Answered {
+                delivery,
+                status,
+                outcome,
+            } => {
                 format!("delivery {delivery} is answered {status} {outcome}")
             }
             What::HungUp { delivery } => format!("delivery {delivery}: the sender hangs up"),
             What::Broke { delivery } => format!("delivery {delivery}: the connection breaks"),
-            What::Called { call, trouble: None } => self.call(call),
-            What::Called { call, trouble: Some(trouble) } => {
+            What::Called {
+                call,
+                trouble: None,
+            } => self.call(call),
+            What::Called {
+                call,
+                trouble: Some(trouble),
+            } => {
                 format!("{}: trouble: {trouble:?}", self.call(call))
             }
-            What::Landed { call, reply, holder, then } => format!(
+            What::Landed {
+                call,
+                reply,
+                holder,
+                then,
+            } => format!(
                 "  {} lands: {} ({}{})",
                 self.call(call),
                 self.reply(reply),
                 self.held(*holder),
-                if holder == then { String::new() } else { format!(" → {}", self.held(*then)) },
+                if holder == then {
+                    String::new()
+                } else {
+                    format!(" → {}", self.held(*then))
+                },
             ),
             What::Bounced { call } => format!("  {} does not get through", self.call(call)),
             What::Replied { call, reply } => format!(
@@ -211,9 +281,18 @@ impl Names {
                 self.call(call),
                 reply.map_or(String::from("error"), |reply| self.reply(&reply)),
             ),
-            What::Began { run, token, protected, attempt } => {
+            What::Began {
+                run,
+                token,
+                protected,
+                attempt,
+            } => {
                 let token = token.map_or("no token", |token| self.name(token));
-                let how = if *protected { "under" } else { "unprotected, with" };
+                let how = if *protected {
+                    "under"
+                } else {
+                    "unprotected, with"
+                };
                 format!("run {run} begins {how} {token}, attempt {attempt}")
             }
             What::Told { run } => format!("run {run} is told that its lease is lost"),

@@ -58,7 +58,10 @@ fn judge(plan: &Plan) -> (Vec<Fact>, Vec<Breach>, Excuses) {
 
 fn number(name: &str) -> Option<u64> {
     let text = env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
+    Some(
+        text.parse()
+            .unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
+    )
 }
 
 /// What is said of a seed that fails.
@@ -71,7 +74,10 @@ fn report(seed: u64) -> String {
     let shorter = shrink::shrink(&plan, first.invariant);
     let (short, found, _) = judge(&shorter);
     let list = |breaches: &[Breach]| -> String {
-        breaches.iter().map(|breach| format!("  {breach}\n")).collect()
+        breaches
+            .iter()
+            .map(|breach| format!("  {breach}\n"))
+            .collect()
     };
     format!(
         "seed {seed} breaches\n{}\n{}\nA shorter plan that breaches the same: {shorter:#?}\n\n{}\n{}\n\

@@ -13,12 +13,28 @@ use crate::{
 /// A call with all that it carries.
 #[derive(Clone, Debug)]
 pub(crate) enum Command {
-    Acquire { token: Token, lease: Duration },
-    Renew { token: Token, lease: Duration },
-    Complete { token: Token, record: Record, retention: Duration },
-    Release { token: Token, release: Release, keep: Duration },
+    Acquire {
+        token: Token,
+        lease: Duration,
+    },
+    Renew {
+        token: Token,
+        lease: Duration,
+    },
+    Complete {
+        token: Token,
+        record: Record,
+        retention: Duration,
+    },
+    Release {
+        token: Token,
+        release: Release,
+        keep: Duration,
+    },
     Inspect,
-    Forget { force: bool },
+    Forget {
+        force: bool,
+    },
 }
 
 impl Command {
@@ -53,9 +69,19 @@ struct Slot {
 
 #[derive(Clone, Debug)]
 enum State {
-    Running { token: Token, attempt: u32, lease: Duration },
-    Failed { token: Token, attempts: u32 },
-    Done { token: Token, record: Record },
+    Running {
+        token: Token,
+        attempt: u32,
+        lease: Duration,
+    },
+    Failed {
+        token: Token,
+        attempts: u32,
+    },
+    Done {
+        token: Token,
+        record: Record,
+    },
 }
 
 /// The entries of all events, and how they were before each change.
@@ -76,13 +102,21 @@ pub(crate) struct Told {
 
 impl From<Reply> for Told {
     fn from(reply: Reply) -> Self {
-        Self { reply, record: None, at_most: Duration::ZERO }
+        Self {
+            reply,
+            record: None,
+            at_most: Duration::ZERO,
+        }
     }
 }
 
 impl Model {
     pub(crate) fn new(events: usize, clock: u64) -> Self {
-        Self { slots: vec![None; events], before: Vec::new(), clock }
+        Self {
+            slots: vec![None; events],
+            before: Vec::new(),
+            clock,
+        }
     }
 
     /// What stands under the event, for this moment of the world.
@@ -115,12 +149,20 @@ impl Model {
                 let renewed = match state {
                     Some(State::Running { token: holder, .. }) if holder == *token => state,
                     Some(_) => return Reply::Is(false).into(),
-                    None => Some(State::Running { token: *token, attempt: 1, lease: *lease }),
+                    None => Some(State::Running {
+                        token: *token,
+                        attempt: 1,
+                        lease: *lease,
+                    }),
                 };
                 self.put(event, renewed, *lease, at);
                 Reply::Is(true).into()
             }
-            Command::Complete { token, record, retention } => {
+            Command::Complete {
+                token,
+                record,
+                retention,
+            } => {
                 let holder = match state {
                     Some(State::Running { token, .. } | State::Done { token, .. }) => Some(token),
                     _ => None,
@@ -128,29 +170,44 @@ impl Model {
                 if holder.is_some_and(|holder| holder != *token) {
                     return Reply::Is(false).into();
                 }
-                let done = State::Done { token: *token, record: record.clone() };
+                let done = State::Done {
+                    token: *token,
+                    record: record.clone(),
+                };
                 self.put(event, Some(done), *retention, at);
                 Reply::Is(true).into()
             }
-            Command::Release { token, release, keep } => {
+            Command::Release {
+                token,
+                release,
+                keep,
+            } => {
                 let attempt = match state {
-                    Some(State::Running { token: holder, attempt, .. }) if holder == *token => {
-                        attempt
-                    }
+                    Some(State::Running {
+                        token: holder,
+                        attempt,
+                        ..
+                    }) if holder == *token => attempt,
                     _ => return Reply::Is(false).into(),
                 };
                 let attempts = match release {
                     Release::Failed { .. } => attempt,
                     _ => attempt - 1,
                 };
-                let failed = State::Failed { token: *token, attempts };
+                let failed = State::Failed {
+                    token: *token,
+                    attempts,
+                };
                 self.put(event, (attempts > 0).then_some(failed), *keep, at);
                 Reply::Is(true).into()
             }
             Command::Inspect => {
                 let told = Told::from(Reply::Found(self.held(event, at)));
                 match state {
-                    Some(State::Done { record, .. }) => Told { record: Some(record), ..told },
+                    Some(State::Done { record, .. }) => Told {
+                        record: Some(record),
+                        ..told
+                    },
                     _ => told,
                 }
             }
@@ -173,19 +230,38 @@ impl Model {
         at: Millis,
     ) -> Told {
         let attempt = match state {
-            Some(State::Running { token: holder, attempt, .. }) if holder == token => {
+            Some(State::Running {
+                token: holder,
+                attempt,
+                ..
+            }) if holder == token => {
                 return Reply::Acquired(attempt).into();
             }
             Some(State::Running { lease, .. }) => {
-                return Told { at_most: lease, ..Reply::InFlight.into() };
+                return Told {
+                    at_most: lease,
+                    ..Reply::InFlight.into()
+                };
             }
             Some(State::Done { record, .. }) => {
-                return Told { record: Some(record), ..Reply::Done.into() };
+                return Told {
+                    record: Some(record),
+                    ..Reply::Done.into()
+                };
             }
             Some(State::Failed { attempts, .. }) => attempts + 1,
             None => 1,
         };
-        self.put(event, Some(State::Running { token, attempt, lease }), lease, at);
+        self.put(
+            event,
+            Some(State::Running {
+                token,
+                attempt,
+                lease,
+            }),
+            lease,
+            at,
+        );
         Reply::Acquired(attempt).into()
     }
 

@@ -4,7 +4,9 @@ use std::{panic::resume_unwind, sync::Arc};
 
 use futures_util::FutureExt;
 use tokio::{sync::oneshot, time::Instant};
-use tower_webhook_dedup::{Acquire, Entry, Key, LeaseStore, MemoryStore};
+use tower_webhook_dedup::{
+    Acquire, Entry, Key, LeaseStore, MemoryStore, MemoryStoreError, Operation,
+};
 
 use crate::{
     draw::draw,
@@ -32,14 +34,19 @@ pub(crate) struct Message {
 
 enum Leg {
     /// On its way to the store; `again`: once more after this one.
-    There { again: Option<Millis> },
+    There {
+        again: Option<Millis>,
+    },
     Back(Result<Told, Broken>),
 }
 
 /// Which event a key is about: ids are `e0`, `e1` and so on.
 pub(crate) fn event_of(key: &Key) -> usize {
     let text = key.to_string();
-    text.split(':').nth(3).and_then(|id| id.strip_prefix('e')?.parse().ok()).unwrap()
+    text.split(':')
+        .nth(3)
+        .and_then(|id| id.strip_prefix('e')?.parse().ok())
+        .unwrap()
 }
 
 impl World {
@@ -54,21 +61,31 @@ impl World {
         let (pid, event, operation) = (process.pid, event_of(key), command.operation());
         let n = {
             let mut state = self.state();
-            let n = state.calls.entry((pid.slot, event, operation as usize)).or_default();
+            let n = state
+                .calls
+                .entry((pid.slot, event, operation as usize))
+                .or_default();
             *n += 1;
             *n
         };
         let trouble = self.plan.faults.iter().find_map(|fault| match fault {
-            Fault::Call { process, event: of, operation: kind, n: nth, trouble }
-                if (*process, *of, *kind, *nth) == (pid.slot, event, operation, n) =>
-            {
-                Some(*trouble)
-            }
+            Fault::Call {
+                process,
+                event: of,
+                operation: kind,
+                n: nth,
+                trouble,
+            } if (*process, *of, *kind, *nth) == (pid.slot, event, operation, n) => Some(*trouble),
             _ => None,
         });
-        let call = Call { operation, n, token: command.token() };
+        let call = Call {
+            operation,
+            n,
+            token: command.token(),
+        };
         self.log(Some(pid), Some(event), What::Called { call, trouble });
-        if let Some(token) = call.token {
+        let ends = matches!(operation, Operation::Complete | Operation::Release);
+        if let (Some(token), true) = (call.token, ends) {
             self.state().acquired.retain(|(.., it)| *it != token);
         }
         match trouble {
@@ -82,7 +99,16 @@ impl World {
                 };
                 let leg = Leg::There { again };
                 let (key, answer) = (key.clone(), Some(answer));
-                let message = Message { pid, event, key, command, call, trouble, leg, answer };
+                let message = Message {
+                    pid,
+                    event,
+                    key,
+                    command,
+                    call,
+                    trouble,
+                    leg,
+                    answer,
+                };
                 self.travel(message, 0, late);
             }
         }
@@ -91,7 +117,9 @@ impl World {
 
     /// The time of travel is drawn, from 1 to 8 ms; in one case of sixteen it is longer.
     fn travel(&self, message: Message, leg: u8, late: Millis) {
-        let Message { pid, event, call, .. } = message;
+        let Message {
+            pid, event, call, ..
+        } = message;
         let which = (call.operation as usize, call.n, leg);
         let question = [
             pid.slot as u64,
@@ -101,8 +129,17 @@ impl World {
             u64::from(which.2),
         ];
         let rng = &mut draw(self.plan.seed, &question);
-        let time = if rng.u8(0..16) == 0 { rng.u64(8..40) } else { rng.u64(1..=8) };
-        let order = Order { at: self.now() + time + late, pid: Some(pid), event, what: which };
+        let time = if rng.u8(0..16) == 0 {
+            rng.u64(8..40)
+        } else {
+            rng.u64(1..=8)
+        };
+        let order = Order {
+            at: self.now() + time + late,
+            pid: Some(pid),
+            event,
+            what: which,
+        };
         self.at(order, Due::Message(message));
     }
 
@@ -127,7 +164,10 @@ impl World {
             }
             Leg::Back(result) => {
                 let reply = result.as_ref().ok().map(|told| told.reply);
-                let heard = message.answer.take().is_some_and(|answer| answer.send(result).is_ok());
+                let heard = message
+                    .answer
+                    .take()
+                    .is_some_and(|answer| answer.send(result).is_ok());
                 if !heard {
                     return;
                 }
@@ -142,7 +182,9 @@ impl World {
 
     /// The call takes effect; `None`: it does not, and nobody is told.
     fn land(&self, message: &Message) -> Result<Told, Option<Broken>> {
-        let Message { pid, event, call, .. } = *message;
+        let Message {
+            pid, event, call, ..
+        } = *message;
         let sure = match message.trouble {
             Some(Trouble::Before { sure }) => Some(sure),
             _ => None,
@@ -161,7 +203,16 @@ impl World {
         let (then, reply) = (state.model.held(event, at), told.reply);
         let memory = state.memory.clone();
         drop(state);
-        self.log(Some(pid), Some(event), What::Landed { call, reply, holder, then });
+        self.log(
+            Some(pid),
+            Some(event),
+            What::Landed {
+                call,
+                reply,
+                holder,
+                then,
+            },
+        );
         if let Some(memory) = memory {
             let answered = ask(&memory, &message.key, &message.command);
             if answered != reply {
@@ -180,7 +231,9 @@ impl World {
         match (message.trouble, result) {
             (Some(Trouble::LostReply), _) | (_, Err(None)) => None,
             (_, Err(Some(broken))) => Some(Err(broken)),
-            (Some(Trouble::After), Ok(_)) => Some(Err(Broken { may_have_landed: true })),
+            (Some(Trouble::After), Ok(_)) => Some(Err(Broken {
+                may_have_landed: true,
+            })),
             (_, Ok(told)) => Some(Ok(told)),
         }
     }
@@ -189,12 +242,15 @@ impl World {
 /// The same question to the crate's own store.
 fn ask(store: &MemoryStore, key: &Key, command: &Command) -> Reply {
     let by = Instant::now();
-    let whether = |answer: Option<Result<bool, _>>| -> Result<Reply, tower_webhook_dedup::MemoryStoreError> {
+    let whether = |answer: Option<Result<bool, _>>| -> Result<Reply, MemoryStoreError> {
         Ok(Reply::Is(answer.unwrap()?))
     };
     let reply = match command {
         Command::Acquire { token, lease } => {
-            let acquired = store.acquire(key, *token, *lease, by).now_or_never().unwrap();
+            let acquired = store
+                .acquire(key, *token, *lease, by)
+                .now_or_never()
+                .unwrap();
             acquired.map(|acquired| match acquired {
                 Acquire::Acquired { attempt } => Reply::Acquired(attempt),
                 Acquire::Done(_) => Reply::Done,
@@ -204,12 +260,24 @@ fn ask(store: &MemoryStore, key: &Key, command: &Command) -> Reply {
         Command::Renew { token, lease } => {
             whether(store.renew(key, *token, *lease, by).now_or_never())
         }
-        Command::Complete { token, record, retention } => {
-            whether(store.complete(key, *token, record, *retention, by).now_or_never())
-        }
-        Command::Release { token, release, keep } => {
-            whether(store.release(key, *token, *release, *keep, by).now_or_never())
-        }
+        Command::Complete {
+            token,
+            record,
+            retention,
+        } => whether(
+            store
+                .complete(key, *token, record, *retention, by)
+                .now_or_never(),
+        ),
+        Command::Release {
+            token,
+            release,
+            keep,
+        } => whether(
+            store
+                .release(key, *token, *release, *keep, by)
+                .now_or_never(),
+        ),
         Command::Inspect => {
             let entry = store.inspect(key, by).now_or_never().unwrap();
             entry.map(|entry| {

@@ -14,7 +14,12 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
     for (n, later) in runs.iter().enumerate() {
         for earlier in runs[..n].iter().filter(|it| it.event == later.event) {
             if earlier.ended > later.began {
-                settle(verdict, Invariant::OneRun, later, beside(&verdict.ledger, earlier, later));
+                settle(
+                    verdict,
+                    Invariant::OneRun,
+                    later,
+                    beside(&verdict.ledger, earlier, later),
+                );
             } else if earlier.how == Some(How::Succeeded) {
                 let judged = after(&verdict.ledger, earlier, later);
                 settle(verdict, Invariant::NotAfterCompletion, later, judged);
@@ -49,8 +54,14 @@ fn unprotected(ledger: &Ledger<'_>, run: &RunOf) -> Judged {
     let time = (at.saturating_sub(policy.store_timeout + 1), at);
     let acquires = |it| it == Operation::Acquire;
     let excused = policy.store_failure == StoreFailure::Forward
-        && ledger.blame_of(run.pid, run.event, time, acquires).is_some();
-    if excused { Ok("(2) unprotected, as chosen") } else { Err("has no lease".into()) }
+        && ledger
+            .blame_of(run.pid, run.event, time, acquires)
+            .is_some();
+    if excused {
+        Ok("(2) unprotected, as chosen")
+    } else {
+        Err("has no lease".into())
+    }
 }
 
 /// A run began while another one was going on.
@@ -73,12 +84,21 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     let held = |it: &Landed| it.then == Held::Running(old);
     let mut before = ledger.landed(event).filter(|it| it.place < taken.place);
     let Some(last) = before.rfind(held) else {
-        return Err(format!("began beside run {}, whose lease was never held", earlier.run));
+        return Err(format!(
+            "began beside run {}, whose lease was never held",
+            earlier.run
+        ));
     };
-    let next = ledger.landed(event).find(|it| it.place > last.place).unwrap_or(taken);
+    let next = ledger
+        .landed(event)
+        .find(|it| it.place > last.place)
+        .unwrap_or(taken);
     if next.holder == Held::Running(old) {
         let what = next.call.operation;
-        return Err(format!("began beside run {}, after a {what} that ended its lease", earlier.run));
+        return Err(format!(
+            "began beside run {}, after a {what} that ended its lease",
+            earlier.run
+        ));
     }
     if ledger.lost_between(last.place, taken.place).is_some() {
         return Ok("(2) beside another: the store lost the lease");
@@ -86,7 +106,10 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     let sent = ledger.sent_at(last.pid, Some(event), &last.call);
     match ledger.blame(earlier.pid, event, (sent, taken.at)) {
         Some(_) => Ok("(2) beside another: its lease could not be renewed"),
-        None => Err(format!("began beside run {}, whose lease just ran out", earlier.run)),
+        None => Err(format!(
+            "began beside run {}, whose lease just ran out",
+            earlier.run
+        )),
     }
 }
 
@@ -114,11 +137,17 @@ fn after(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
         } else if taken.at >= done.at + kept {
             Ok("(3) again: the record's time was over")
         } else {
-            Err(format!("began after run {} was recorded as completed", earlier.run))
+            Err(format!(
+                "began after run {} was recorded as completed",
+                earlier.run
+            ))
         };
     }
     if earlier.pid == later.pid && is_pending(ledger, earlier, asked(ledger, later)) {
-        return Err(format!("began in the process that remembers the success of run {}", earlier.run));
+        return Err(format!(
+            "began in the process that remembers the success of run {}",
+            earlier.run
+        ));
     }
     let held = ledger.acquisition(event, old, earlier.began);
     let since = held.map_or(0, |it| ledger.sent_at(it.pid, Some(event), &it.call));
@@ -141,7 +170,10 @@ fn stale(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf, taken: &Landed) ->
     } else if policy.store_clock > 1_000 && ledger.at(later.began) < sent + policy.lease {
         Ok("(2) under a lease that ran out early by the store's clock")
     } else {
-        Err(format!("began under a lease that had run out, beside run {}", earlier.run))
+        Err(format!(
+            "began under a lease that had run out, beside run {}",
+            earlier.run
+        ))
     })
 }
 
@@ -151,7 +183,11 @@ fn asked(ledger: &Ledger<'_>, run: &RunOf) -> usize {
         matches!(what, What::Called { call, .. }
             if call.token == run.token && call.operation == Operation::Acquire)
     };
-    ledger.facts.iter().position(|fact| is_it(&fact.what)).unwrap_or(0)
+    ledger
+        .facts
+        .iter()
+        .position(|fact| is_it(&fact.what))
+        .unwrap_or(0)
 }
 
 /// Whether the process knew at this place that the completion is still to be written.
@@ -163,7 +199,10 @@ fn is_pending(ledger: &Ledger<'_>, run: &RunOf, at: usize) -> bool {
                 pending |= *what == "a pending completion";
                 pending &= *what != "a dropped completion";
             }
-            What::Replied { call, reply: Some(Reply::Is(_)) } => {
+            What::Replied {
+                call,
+                reply: Some(Reply::Is(_)),
+            } => {
                 pending &= call.token != run.token || call.operation != Operation::Complete;
             }
             _ => {}
@@ -177,12 +216,18 @@ fn completions(verdict: &mut Verdict<'_>) {
     let mut early = Vec::new();
     let ledger = &verdict.ledger;
     for (place, fact) in ledger.facts.iter().enumerate() {
-        let What::Called { call, .. } = fact.what else { continue };
-        let (Some(pid), Some(event)) = (fact.pid, fact.event) else { continue };
+        let What::Called { call, .. } = fact.what else {
+            continue;
+        };
+        let (Some(pid), Some(event)) = (fact.pid, fact.event) else {
+            continue;
+        };
         let succeeded = |run: &&RunOf| {
             run.pid == pid && run.ended < place && (run.token == call.token || !run.protected)
         };
-        if call.operation == Operation::Complete && !ledger.successes(event).any(|it| succeeded(&it)) {
+        if call.operation == Operation::Complete
+            && !ledger.successes(event).any(|it| succeeded(&it))
+        {
             early.push((place, event));
         }
     }

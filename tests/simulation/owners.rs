@@ -21,10 +21,17 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
     let mut known = BTreeSet::new();
     for (place, fact) in ledger.facts.iter().enumerate() {
         match &fact.what {
-            What::Landed { call, holder, then, .. } => {
-                let (Held::Running(other) | Held::Done(other)) = *holder else { continue };
+            What::Landed {
+                call, holder, then, ..
+            } => {
+                let (Held::Running(other) | Held::Done(other)) = *holder else {
+                    continue;
+                };
                 if then != holder && call.token != Some(other) {
-                    breaches.push((place, format!("{} overwrites another's token", call.operation)));
+                    breaches.push((
+                        place,
+                        format!("{} overwrites another's token", call.operation),
+                    ));
                 }
             }
             What::Called { call, .. } => {
@@ -59,18 +66,21 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
     let event = Some(run.event);
     let end = run.ended.min(ledger.facts.len());
     let sent = |call| ledger.sent_at(pid, event, call);
-    let mut deadline = ledger.facts[..run.began].iter().find_map(|fact| match &fact.what {
-        What::Called { call, .. } if call.token == run.token => Some(fact.at + lease),
-        _ => None,
-    })?;
+    let mut deadline = ledger.facts[..run.began]
+        .iter()
+        .find_map(|fact| match &fact.what {
+            What::Called { call, .. } if call.token == run.token => Some(fact.at + lease),
+            _ => None,
+        })?;
     let mut refused = None;
     let mut told = None;
     for (place, fact) in ledger.facts.iter().enumerate().take(end).skip(run.began) {
         match &fact.what {
             What::Told { run: it } if *it == run.run => told = Some((place, fact.at)),
-            What::Replied { call, reply: Some(Reply::Is(renewed)) }
-                if call.token == run.token && call.operation == Operation::Renew =>
-            {
+            What::Replied {
+                call,
+                reply: Some(Reply::Is(renewed)),
+            } if call.token == run.token && call.operation == Operation::Renew => {
                 if !renewed {
                     refused = refused.or(Some(fact.at));
                     // A reply that comes while the process stands still is heard when it goes on.
@@ -83,15 +93,18 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
     }
     let lost = refused.unwrap_or(Millis::MAX).min(deadline);
     match told {
-        Some((place, at)) if at + SLACK < lost => {
-            Some((place, format!("run {} is told of a loss that is none", run.run)))
-        }
-        Some((place, at)) if at > ledger.goes_on(pid, lost) + SLACK => {
-            Some((place, format!("run {} is told late that its lease is lost", run.run)))
-        }
-        None if ledger.at(end) > ledger.goes_on(pid, lost) + SLACK => {
-            Some((end.min(ledger.facts.len() - 1), format!("run {} is not told that its lease is lost", run.run)))
-        }
+        Some((place, at)) if at + SLACK < lost => Some((
+            place,
+            format!("run {} is told of a loss that is none", run.run),
+        )),
+        Some((place, at)) if at > ledger.goes_on(pid, lost) + SLACK => Some((
+            place,
+            format!("run {} is told late that its lease is lost", run.run),
+        )),
+        None if ledger.at(end) > ledger.goes_on(pid, lost) + SLACK => Some((
+            end.min(ledger.facts.len() - 1),
+            format!("run {} is not told that its lease is lost", run.run),
+        )),
         _ => None,
     }
 }

@@ -68,17 +68,34 @@ pub(crate) enum Fault {
         trouble: Trouble,
     },
     /// Nobody reaches the store; `hangs`: without being told.
-    Outage { from: Millis, time: Millis, hangs: bool },
+    Outage {
+        from: Millis,
+        time: Millis,
+        hangs: bool,
+    },
     /// The store loses its memory.
     Forget { at: Millis },
     /// The store is back at where it was this long ago: a failover.
     RollBack { at: Millis, by: Millis },
     /// A process stands still.
-    Freeze { when: When, process: usize, time: Millis },
+    Freeze {
+        when: When,
+        process: usize,
+        time: Millis,
+    },
     /// A process is killed, and starts anew after a while.
-    Kill { when: When, process: usize, down: Millis },
+    Kill {
+        when: When,
+        process: usize,
+        down: Millis,
+    },
     /// A process is told to stop: it drains, ends, and starts anew after a while.
-    Drain { at: Millis, process: usize, limit: Millis, down: Millis },
+    Drain {
+        at: Millis,
+        process: usize,
+        limit: Millis,
+        down: Millis,
+    },
 }
 
 /// When something happens to a process.
@@ -86,7 +103,12 @@ pub(crate) enum Fault {
 pub(crate) enum When {
     At(Millis),
     /// With its n-th call of this kind about this event.
-    Call { event: usize, operation: Operation, n: u64, moment: Moment },
+    Call {
+        event: usize,
+        operation: Operation,
+        n: u64,
+        moment: Moment,
+    },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -148,12 +170,26 @@ impl Plan {
         let rng = &mut draw(seed, &[0]);
         let policy = policy(rng);
         let processes = rng.usize(1..=3);
-        let count = if rng.u8(0..4) > 0 { 1 } else { rng.usize(2..=3) };
+        let count = if rng.u8(0..4) > 0 {
+            1
+        } else {
+            rng.usize(2..=3)
+        };
         let events: Vec<_> = (0..count).map(|_| event(rng, &policy)).collect();
         // A world in ten has no faults, and no excuses.
-        let faults = if rng.u8(0..10) == 0 { 0 } else { rng.usize(1..=8) };
+        let faults = if rng.u8(0..10) == 0 {
+            0
+        } else {
+            rng.usize(1..=8)
+        };
         let faults = (0..faults).map(|_| fault(rng, &policy, processes, &events));
-        Self { seed, policy, processes, faults: faults.collect(), events }
+        Self {
+            seed,
+            policy,
+            processes,
+            faults: faults.collect(),
+            events,
+        }
     }
 }
 
@@ -171,15 +207,33 @@ fn policy(rng: &mut fastrand::Rng) -> Policy {
         retention: *pick_of(rng, &[lease * 2, 60_000, 3_600_000, 345_600_000]),
         standby_age: *pick_of(rng, &[2 * lease, 60_000, 600_000, 86_400_000]),
         in_flight: *pick_of(rng, &[acknowledge, acknowledge, InFlight::RetryLater, wait]),
-        store_failure: *pick_of(rng, &[StoreFailure::Refuse, StoreFailure::Refuse, StoreFailure::Forward]),
-        on_disconnect: *pick_of(rng, &[OnDisconnect::Finish, OnDisconnect::Finish, OnDisconnect::Cancel]),
+        store_failure: *pick_of(
+            rng,
+            &[
+                StoreFailure::Refuse,
+                StoreFailure::Refuse,
+                StoreFailure::Forward,
+            ],
+        ),
+        on_disconnect: *pick_of(
+            rng,
+            &[
+                OnDisconnect::Finish,
+                OnDisconnect::Finish,
+                OnDisconnect::Cancel,
+            ],
+        ),
         store_clock: *pick_of(rng, &[1_000, 1_000, 1_000, 950, 1_050]),
     }
 }
 
 fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
     let schedule = *pick_of(rng, &Schedule::ALL);
-    let timeout = if rng.u8(0..5) == 0 { None } else { Some(schedule.timeout()) };
+    let timeout = if rng.u8(0..5) == 0 {
+        None
+    } else {
+        Some(schedule.timeout())
+    };
     let copies = if rng.bool() { 0 } else { rng.usize(1..=4) };
     let copies = (0..copies).map(|_| match rng.u8(0..4) {
         // A burst, or while it runs, or much later.
@@ -195,7 +249,13 @@ fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
         _ => rng.usize(1..=2),
     };
     let runs = (0..runs).map(|_| run(rng, policy)).collect();
-    Event { first: rng.u64(0..2_000), schedule, timeout, copies, runs }
+    Event {
+        first: rng.u64(0..2_000),
+        schedule,
+        timeout,
+        copies,
+        runs,
+    }
 }
 
 fn run(rng: &mut fastrand::Rng, policy: &Policy) -> Run {
@@ -227,18 +287,34 @@ fn fault(rng: &mut fastrand::Rng, policy: &Policy, processes: usize, events: &[E
             n: rng.u64(1..=3),
             trouble: trouble(rng, policy),
         },
-        10 => Fault::Outage { from: early, time: rng.u64(50..2 * policy.lease), hangs: rng.bool() },
+        10 => Fault::Outage {
+            from: early,
+            time: rng.u64(50..2 * policy.lease),
+            hangs: rng.bool(),
+        },
         11 => Fault::Forget { at: early },
-        12 => Fault::RollBack { at: early, by: rng.u64(1..500) },
+        12 => Fault::RollBack {
+            at: early,
+            by: rng.u64(1..500),
+        },
         13..=15 => Fault::Freeze {
             when: when(rng, event, early),
             process,
             time: rng.u64(policy.lease / 4..3 * policy.lease),
         },
-        16..=18 => Fault::Kill { when: when(rng, event, early), process, down },
+        16..=18 => Fault::Kill {
+            when: when(rng, event, early),
+            process,
+            down,
+        },
         _ => {
             let limit = rng.u64(0..2 * policy.lease);
-            Fault::Drain { at: early, process, limit, down }
+            Fault::Drain {
+                at: early,
+                process,
+                limit,
+                down,
+            }
         }
     }
 }

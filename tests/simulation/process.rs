@@ -81,7 +81,11 @@ impl Process {
 
     fn wake(&self) {
         let mut state = self.state.lock().unwrap();
-        let wakers: Vec<_> = state.futures.values_mut().filter_map(Option::take).collect();
+        let wakers: Vec<_> = state
+            .futures
+            .values_mut()
+            .filter_map(Option::take)
+            .collect();
         drop(state);
         for waker in wakers {
             waker.wake();
@@ -98,7 +102,11 @@ impl Process {
         let n = state.count;
         state.futures.insert(n, None);
         drop(state);
-        Hosted { process: self.clone(), n, future: Some(Box::pin(future)) }
+        Hosted {
+            process: self.clone(),
+            n,
+            future: Some(Box::pin(future)),
+        }
     }
 }
 
@@ -121,7 +129,9 @@ impl Future for Hosted {
             Life::Frozen => return Poll::Pending,
             Life::Dead => self.future = None,
             Life::Running => {
-                let Some(future) = &mut self.future else { return Poll::Ready(()) };
+                let Some(future) = &mut self.future else {
+                    return Poll::Ready(());
+                };
                 if future.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }

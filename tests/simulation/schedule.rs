@@ -23,8 +23,12 @@ const MINUTE: Millis = 60 * SECOND;
 const HOUR: Millis = 60 * MINUTE;
 
 impl Schedule {
-    pub(crate) const ALL: [Self; 4] =
-        [Self::Slack, Self::Stripe, Self::StandardWebhooks, Self::Once];
+    pub(crate) const ALL: [Self; 4] = [
+        Self::Slack,
+        Self::Stripe,
+        Self::StandardWebhooks,
+        Self::Once,
+    ];
 
     /// The pauses before the second attempt, the third, and so on.
     pub(crate) const fn pauses(self) -> &'static [Millis] {

@@ -42,7 +42,11 @@ impl World {
         let rng = &mut draw(self.plan.seed, &[1, event as u64, delivery]);
         let slot = rng.usize(0..self.plan.processes);
         // Copies are the first attempt once more, or have headers of their own.
-        let headers = if delivery < COPIES || rng.bool() { delivery } else { 0 };
+        let headers = if delivery < COPIES || rng.bool() {
+            delivery
+        } else {
+            0
+        };
         self.pass(rng.u64(1..=8)).await;
         let Some((answered, hang_up)) = self.serve(slot, event, delivery, headers) else {
             self.log(None, Some(event), What::Unreachable { delivery });

@@ -56,18 +56,33 @@ impl World {
             }
         });
         let host = process.clone();
-        layer.dedup().wrap_tasks(move |task| Box::pin(host.host(task)));
-        let handler = Handler { world: self.clone(), process: process.clone() };
+        layer
+            .dedup()
+            .wrap_tasks(move |task| Box::pin(host.host(task)));
+        let handler = Handler {
+            world: self.clone(),
+            process: process.clone(),
+        };
         let service = layer.layer(handler);
         self.log(Some(process.pid), None, What::Booted);
-        self.state().servers[slot] = Some(Server { process, layer, service, open: true });
+        self.state().servers[slot] = Some(Server {
+            process,
+            layer,
+            service,
+            open: true,
+        });
     }
 
     /// What the layer tells. The ledger believes only what nobody else could know: that it gave
     /// an event up.
     fn report(&self, pid: Pid, event: &DedupEvent) {
         let (key, what) = match event {
-            DedupEvent::Lost(lost) => (&lost.key, What::Lost { reason: lost.reason }),
+            DedupEvent::Lost(lost) => (
+                &lost.key,
+                What::Lost {
+                    reason: lost.reason,
+                },
+            ),
             DedupEvent::LeaseLost { key } => (key, What::Emitted("that a lease is lost")),
             DedupEvent::Abandoned { key } => (key, What::Emitted("a run that was cut off")),
             DedupEvent::RunLimit { key } => (key, What::Emitted("a run over its limit")),
@@ -108,8 +123,19 @@ impl World {
                 return;
             };
             let status = response.status().as_u16();
-            let outcome = response.headers()["webhook-dedup"].to_str().unwrap().to_owned();
-            world.log(Some(pid), Some(event), What::Answered { delivery, status, outcome });
+            let outcome = response.headers()["webhook-dedup"]
+                .to_str()
+                .unwrap()
+                .to_owned();
+            world.log(
+                Some(pid),
+                Some(event),
+                What::Answered {
+                    delivery,
+                    status,
+                    outcome,
+                },
+            );
             _ = answer.send(status);
         };
         tokio::spawn(process.host(serving));
@@ -207,14 +233,30 @@ impl OpenRun {
             state.run += 1;
             let run = state.run;
             let runs = &world.plan.events[event].runs;
-            let how = runs.get(state.runs[event]).copied().unwrap_or(Run::Succeed(1));
+            let how = runs
+                .get(state.runs[event])
+                .copied()
+                .unwrap_or(Run::Succeed(1));
             state.runs[event] += 1;
-            let token = delivery.is_protected().then(|| state.take_token(pid, event, world.now()));
+            let token = delivery
+                .is_protected()
+                .then(|| state.take_token(pid, event, world.now()));
             (run, how, token.flatten())
         };
-        let open = Self { handler: handler.clone(), event, run, how, ended: false };
+        let open = Self {
+            handler: handler.clone(),
+            event,
+            run,
+            how,
+            ended: false,
+        };
         let (protected, attempt) = (delivery.is_protected(), delivery.attempt());
-        open.log(What::Began { run, token, protected, attempt });
+        open.log(What::Began {
+            run,
+            token,
+            protected,
+            attempt,
+        });
         open
     }
 
@@ -253,7 +295,10 @@ impl OpenRun {
 impl Drop for OpenRun {
     fn drop(&mut self) {
         if !self.ended && !self.handler.process.is_dead() {
-            self.log(What::Ended { run: self.run, how: How::Dropped });
+            self.log(What::Ended {
+                run: self.run,
+                how: How::Dropped,
+            });
         }
     }
 }

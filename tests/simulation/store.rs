@@ -115,7 +115,14 @@ impl LeaseStore for SimStore {
         _by: Instant,
     ) -> impl Future<Output = Result<bool, Broken>> + Send {
         let record = record.clone();
-        self.whether(key, Command::Complete { token, record, retention })
+        self.whether(
+            key,
+            Command::Complete {
+                token,
+                record,
+                retention,
+            },
+        )
     }
 
     fn release(
@@ -126,12 +133,21 @@ impl LeaseStore for SimStore {
         keep: Duration,
         _by: Instant,
     ) -> impl Future<Output = Result<bool, Broken>> + Send {
-        self.whether(key, Command::Release { token, release, keep })
+        self.whether(
+            key,
+            Command::Release {
+                token,
+                release,
+                keep,
+            },
+        )
     }
 
     async fn inspect(&self, key: &Key, _by: Instant) -> Result<Option<Entry>, Broken> {
         let told = self.call(key, Command::Inspect).await?;
-        let Reply::Found(held) = told.reply else { unreachable!("an inspect finds") };
+        let Reply::Found(held) = told.reply else {
+            unreachable!("an inspect finds")
+        };
         Ok(match (held, told.record) {
             (Held::Done(token), Some(record)) => Some(Entry::Done { token, record }),
             (Held::Running(token), _) => Some(Entry::running(token, Duration::from_secs(1), 1)),

@@ -73,7 +73,11 @@ const MOST_FACTS: usize = 100_000;
 
 /// Plays the plan, and tells what happened.
 pub(crate) fn play(plan: &Plan) -> Vec<Fact> {
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    let runtime = Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
     runtime.block_on(async {
         let world = World::new(plan.clone());
         for slot in 0..plan.processes {
@@ -98,7 +102,9 @@ impl State {
         let is_its = |it: &(Pid, usize, Token)| (it.0, it.1) == (pid, event);
         let known = |it: &(Pid, usize, Token)| is_its(it) && held == Held::Running(it.2);
         let mut acquired = self.acquired.iter();
-        let found = acquired.position(known).or_else(|| self.acquired.iter().position(is_its))?;
+        let found = acquired
+            .position(known)
+            .or_else(|| self.acquired.iter().position(is_its))?;
         Some(self.acquired.remove(found).2)
     }
 }
@@ -139,7 +145,12 @@ impl World {
 
     pub(crate) fn log(&self, pid: Option<Pid>, event: Option<usize>, what: What) {
         let at = self.now();
-        self.state().facts.push(Fact { at, pid, event, what });
+        self.state().facts.push(Fact {
+            at,
+            pid,
+            event,
+            what,
+        });
     }
 
     /// Has this happen at its time, which is not now.
@@ -150,7 +161,11 @@ impl World {
         }
         let before = state.queue.insert(order, due);
         assert!(before.is_none(), "two things in one place: {order:?}");
-        if state.queue.first_key_value().is_some_and(|(first, _)| *first == order) {
+        if state
+            .queue
+            .first_key_value()
+            .is_some_and(|(first, _)| *first == order)
+        {
             self.sooner.notify_one();
         }
     }
@@ -163,7 +178,11 @@ impl World {
     /// all that is due now is known.
     async fn pump(self: Arc<Self>) {
         loop {
-            let next = self.state().queue.first_key_value().map(|(order, _)| order.at);
+            let next = self
+                .state()
+                .queue
+                .first_key_value()
+                .map(|(order, _)| order.at);
             match next {
                 Some(at) if at <= self.now() => {
                     let due = self.state().queue.pop_first();
@@ -197,8 +216,9 @@ impl World {
     }
 
     async fn live(self: Arc<Self>) {
-        let senders: Vec<_> =
-            (0..self.plan.events.len()).map(|event| tokio::spawn(self.clone().sender(event))).collect();
+        let senders: Vec<_> = (0..self.plan.events.len())
+            .map(|event| tokio::spawn(self.clone().sender(event)))
+            .collect();
         for sender in senders {
             sender.await.unwrap();
         }
@@ -212,7 +232,11 @@ impl World {
             let process = server.process.clone();
             drop(server);
             self.pass(5_000).await;
-            self.left(process.pid, process.futures(), "after its layer was dropped");
+            self.left(
+                process.pid,
+                process.futures(),
+                "after its layer was dropped",
+            );
             process.kill();
         }
     }
@@ -225,9 +249,15 @@ impl World {
         loop {
             let (busy_until, facts, last) = {
                 let state = self.state();
-                (state.busy_until, state.facts.len(), state.facts.last().map_or(0, |it| it.at))
+                (
+                    state.busy_until,
+                    state.facts.len(),
+                    state.facts.last().map_or(0, |it| it.at),
+                )
             };
-            let end = *end.get_or_insert(self.now() + limit).max(&mut (busy_until + limit));
+            let end = *end
+                .get_or_insert(self.now() + limit)
+                .max(&mut (busy_until + limit));
             let busy = self.busy();
             // One task of a process may be its heartbeat, or something that does something soon.
             let quiet = last + policy.lease.max(10_000) < self.now();
@@ -240,7 +270,8 @@ impl World {
                 }
                 return;
             }
-            self.pass(policy.lease.max(busy_until.saturating_sub(self.now()))).await;
+            self.pass(policy.lease.max(busy_until.saturating_sub(self.now())))
+                .await;
         }
     }
 
