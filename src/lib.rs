@@ -110,7 +110,7 @@
 //! | `sentinel` | no | `RedisStore` over the primary that Sentinels name |
 //! | `tls` | no | `RedisStore` over TLS, with rustls |
 //! | `tracing` | yes | a `tracing` event for each [`DedupEvent`] |
-//! | `test-util` | no | `contract`, the test suite for stores of your own |
+//! | `test-util` | no | `contract`, the test suite for stores of your own, and `Dedup::wrap_tasks` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

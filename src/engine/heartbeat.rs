@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -37,8 +37,9 @@ pub(crate) struct Beat {
     times: Mutex<Times>,
     /// A renewal is on its way.
     renewing: AtomicBool,
-    /// A renewal was sent, or is about to be, whose outcome is not known.
-    open: AtomicBool,
+    /// How many renewals were sent, or are about to be, whose outcomes are not known: each may
+    /// still land, after others that were sent later, too.
+    open: AtomicUsize,
     /// The run is over.
     over: AtomicBool,
     lost: AtomicBool,
@@ -67,7 +68,7 @@ impl Beat {
             settings,
             times: Mutex::new(times),
             renewing: AtomicBool::new(false),
-            open: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             lost_notify: Notify::new(),
@@ -206,7 +207,7 @@ impl<St: LeaseStore> Dedup<St> {
     pub(super) fn deregister(&self, beat: &Beat) -> bool {
         beat.end();
         self.shared.heartbeat.shard(beat.token).remove(&beat.token);
-        beat.open.load(Ordering::SeqCst)
+        beat.open.load(Ordering::SeqCst) > 0
     }
 
     /// Renews a lease that is due.
@@ -223,14 +224,17 @@ impl<St: LeaseStore> Dedup<St> {
         }
         // In this order: a run that ends in between either keeps the renewal from being sent, or
         // learns that one may still land.
-        beat.open.store(true, Ordering::SeqCst);
+        beat.open.fetch_add(1, Ordering::SeqCst);
         if !beat.is_live() {
             return;
         }
         let renewed = self.call_renew(&beat.key, beat.token).await;
         let lease = beat.settings.lease;
-        if renewed.is_ok() && beat.is_live() {
-            beat.open.store(false, Ordering::SeqCst);
+        let landed = renewed
+            .as_ref()
+            .map_or_else(|it| !it.may_have_landed(), |_| true);
+        if landed && beat.is_live() {
+            beat.open.fetch_sub(1, Ordering::SeqCst);
         }
         match renewed {
             // It came too late to tell whether the lease was held all the time: another run may
