@@ -5,8 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Response;
 
+use crate::JsonPointer;
+
 /// What makes two requests the same event.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum KeyBy {
     /// The event id and the SHA-256 of the raw body: the same id with another body is another
@@ -17,6 +19,66 @@ pub enum KeyBy {
     /// The event id alone. For senders whose body differs between attempts: Stripe counts
     /// `pending_webhooks`, Notion an `attempt_number`.
     Id,
+    /// The event id and what stands at these [pointers](JsonPointer) of a JSON body, in this order:
+    /// for senders that use an id again, and whose body differs between attempts.
+    ///
+    /// Values are the same where they mean the same: key order, white space and escapes do not
+    /// matter. Numbers count by their exact text (`1` and `1.0` differ), and absent, `null` and
+    /// empty are three things.
+    ///
+    /// A request whose body is not JSON, or in which a key on the way to a pointer or below it
+    /// occurs twice, has no readable id: [`MissingId`] says what becomes of it.
+    IdAndFields(Vec<JsonPointer>),
+    /// The event id and the JSON body but for what stands at these [pointers](JsonPointer): for
+    /// senders that use an id again, and whose body differs between attempts in a place that is
+    /// known.
+    ///
+    /// Compared as for [`IdAndFields`](Self::IdAndFields). What is left out may as well be absent;
+    /// an element of an array leaves its place behind. A body that is not JSON, or has a key twice
+    /// anywhere but inside of what is left out, makes no readable id.
+    IdAndBodyExcept(Vec<JsonPointer>),
+}
+
+impl KeyBy {
+    /// [`IdAndFields`](Self::IdAndFields), from the text of its pointers.
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::KeyBy;
+    /// let key_by = KeyBy::id_and_fields(["/subscriptionId", "/objectId"]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If a pointer is malformed. [`str::parse`] to a [`JsonPointer`] is the fallible way.
+    #[must_use]
+    #[track_caller]
+    pub fn id_and_fields<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut fields = Vec::new();
+        for pointer in pointers {
+            fields.push(JsonPointer::checked(pointer));
+        }
+        Self::IdAndFields(fields)
+    }
+
+    /// [`IdAndBodyExcept`](Self::IdAndBodyExcept), from the text of its pointers.
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::KeyBy;
+    /// let key_by = KeyBy::id_and_body_except(["/attempt_number"]);
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If a pointer is malformed. [`str::parse`] to a [`JsonPointer`] is the fallible way.
+    #[must_use]
+    #[track_caller]
+    pub fn id_and_body_except<'a>(pointers: impl IntoIterator<Item = &'a str>) -> Self {
+        let mut except = Vec::new();
+        for pointer in pointers {
+            except.push(JsonPointer::checked(pointer));
+        }
+        Self::IdAndBodyExcept(except)
+    }
 }
 
 /// What becomes of a request without a readable event id.

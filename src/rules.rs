@@ -7,7 +7,10 @@ use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, r
 
 use crate::{
     BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect, Outcome,
-    Refusal, StoreFailure, delivery::Identity, identity::BodyHasher, reply,
+    Refusal, StoreFailure,
+    delivery::Identity,
+    identity::{BodyHasher, hash_except, hash_of},
+    reply,
 };
 
 type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
@@ -65,7 +68,6 @@ impl Rules {
         body: &Bytes,
         body_hash: BodyHash,
     ) -> Result<Identity, NoId> {
-        let id = self.event_id.read(parts, body);
         let made;
         let namespace = match &self.namespace {
             Namespace::Path => parts.uri.path(),
@@ -75,14 +77,12 @@ impl Rules {
                 &made
             }
         };
-        let (event_id, by_body, key) = match (id, self.missing_id) {
-            (Ok(id), _) => {
-                let key = match self.key_by {
-                    KeyBy::IdAndBody => Key::with_hash(namespace, &id, body_hash),
-                    KeyBy::Id => Key::new(namespace, &id),
-                };
-                (id.as_ref().into(), false, key)
-            }
+        let read = self.event_id.read(parts, body).and_then(|id| {
+            let key = self.key(namespace, &id, body, body_hash)?;
+            Ok((id, key))
+        });
+        let (event_id, by_body, key) = match (read, self.missing_id) {
+            (Ok((id, key)), _) => (id.as_ref().into(), false, key),
             (Err(_), MissingId::UseBodyHash) => {
                 let key = Key::without_id(namespace, stand_in(parts), body_hash);
                 (body_hash.to_string().into(), true, key)
@@ -95,6 +95,22 @@ impl Rules {
             key,
             body_hash,
         })
+    }
+
+    fn key(
+        &self,
+        namespace: &str,
+        id: &str,
+        body: &[u8],
+        body_hash: BodyHash,
+    ) -> Result<Key, NoId> {
+        let hash = match &self.key_by {
+            KeyBy::Id => return Ok(Key::new(namespace, id)),
+            KeyBy::IdAndBody => body_hash,
+            KeyBy::IdAndFields(fields) => hash_of(body, fields)?,
+            KeyBy::IdAndBodyExcept(except) => hash_except(body, except)?,
+        };
+        Ok(Key::with_hash(namespace, id, hash))
     }
 
     /// Says in header and extensions what became of the request.
