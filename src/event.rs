@@ -27,6 +27,9 @@ pub enum Outcome {
         ///
         /// [`MissingId::UseBodyHash`]: crate::MissingId::UseBodyHash
         by_body: bool,
+        /// Whether its body is not the one that was handled: see
+        /// [`BodyChanged`](crate::BodyChanged).
+        body_changed: bool,
     },
     /// `standby`: another attempt is running, and this process stands by.
     Standby,
@@ -79,6 +82,16 @@ pub enum Refusal {
     BodyBroken,
     /// 400: no readable event id.
     NoEventId(NoId),
+    /// 422: the event was completed with another body
+    /// ([`BodyChanged::Refuse`](crate::BodyChanged::Refuse)). The status is that of the
+    /// [Idempotency-Key] header field for a key that comes again with another payload; a 409 is for
+    /// one whose first request is still running.
+    ///
+    /// [Idempotency-Key]: https://datatracker.ietf.org/doc/html/draft-ietf-httpapi-idempotency-key-header-07#section-2.7
+    BodyChanged {
+        /// The event.
+        key: Key,
+    },
     /// 503: another attempt is running.
     InFlight {
         /// When the sender may come again.
@@ -113,6 +126,7 @@ impl Refusal {
             Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
             Self::BodyTimedOut => StatusCode::REQUEST_TIMEOUT,
             Self::BodyBroken | Self::NoEventId(_) => StatusCode::BAD_REQUEST,
+            Self::BodyChanged { .. } => StatusCode::UNPROCESSABLE_ENTITY,
             Self::InFlight { .. }
             | Self::NoRoom { .. }
             | Self::Draining { .. }
@@ -141,6 +155,9 @@ impl fmt::Display for Refusal {
             Self::BodyTimedOut => f.write_str("The body did not arrive in time."),
             Self::BodyBroken => f.write_str("The body broke off."),
             Self::NoEventId(why) => write!(f, "No event id: {why}."),
+            Self::BodyChanged { .. } => {
+                f.write_str("This event was processed before, with another body.")
+            }
             Self::InFlight { .. } => f.write_str("This event is being processed."),
             Self::NoRoom { .. } => {
                 f.write_str("This event is being processed, and there is no room to stand by.")
@@ -255,6 +272,8 @@ pub enum DedupEvent {
     Duplicate {
         /// The event.
         key: Key,
+        /// Whether its body is not the one that was handled.
+        body_changed: bool,
     },
     /// DEBUG: a duplicate of a running event was acknowledged, and this process stands by.
     StoodBy {
@@ -266,7 +285,8 @@ pub enum DedupEvent {
         /// Why it has none.
         reason: NoId,
     },
-    /// DEBUG: a request was refused.
+    /// DEBUG: a request was refused. WARN where that was because its
+    /// [body has changed](Refusal::BodyChanged).
     Refused {
         /// Why.
         refusal: Refusal,
@@ -330,9 +350,12 @@ impl DedupEvent {
             }
             Self::Abandoned { key } => warn!(%key, "run cut off; the event stays runnable"),
             Self::RunLimit { key } => warn!(%key, "run over its limit; the event stays runnable"),
-            Self::Duplicate { key } => debug!(%key, "duplicate"),
+            Self::Duplicate { key, body_changed } => debug!(%key, body_changed, "duplicate"),
             Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
             Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::Refused {
+                refusal: Refusal::BodyChanged { key },
+            } => warn!(%key, "request refused: its event was completed with another body"),
             Self::Refused { refusal } => {
                 debug!(status = refusal.status().as_u16(), %refusal, "request refused");
             }

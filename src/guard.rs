@@ -32,12 +32,20 @@ impl<St: LeaseStore> Guard<St> {
         identity: &Identity,
         record: Record,
     ) -> Response<ResponseBody<R>> {
-        self.dedup.settings().emit(&DedupEvent::Duplicate {
-            key: identity.key.clone(),
-        });
+        let key = identity.key.clone();
+        let body_changed = record
+            .body_hash()
+            .is_some_and(|handled| handled != identity.body_hash);
+        if body_changed && self.rules.refuses_changed() {
+            return self.refuse(Refusal::BodyChanged { key });
+        }
+        self.dedup
+            .settings()
+            .emit(&DedupEvent::Duplicate { key, body_changed });
         self.success(Outcome::Duplicate {
             record,
             by_body: identity.by_body,
+            body_changed,
         })
     }
 

@@ -7,8 +7,8 @@ use http::{HeaderName, Response, request, response};
 use tower_layer::Layer;
 
 use crate::{
-    Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore, Limits,
-    MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
+    BodyChanged, Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore,
+    Limits, MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
     engine::checked,
     guard::Guard,
     rules::{Namespace, Rules},
@@ -85,6 +85,15 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// Defaults to [`KeyBy::IdAndBody`].
     pub fn key_by(mut self, key_by: KeyBy) -> Self {
         self.rules.key_by = key_by;
+        self
+    }
+
+    /// What becomes of a request with the id of a completed event and another body. Only of account
+    /// where the id alone makes the event, [`KeyBy::Id`].
+    ///
+    /// Defaults to [`BodyChanged::Duplicate`]: a duplicate, and counted.
+    pub fn body_changed(mut self, body_changed: BodyChanged) -> Self {
+        self.rules.body_changed = body_changed;
         self
     }
 

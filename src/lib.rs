@@ -142,7 +142,9 @@ pub use self::{
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     layer::{Preset, WebhookDedupLayer},
-    policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
+    policy::{
+        AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
+    },
     service::WebhookDedup,
     store::{
         Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,

@@ -17,7 +17,8 @@ pub enum KeyBy {
     #[default]
     IdAndBody,
     /// The event id alone. For senders whose body differs between attempts: Stripe counts
-    /// `pending_webhooks`, Notion an `attempt_number`.
+    /// `pending_webhooks`, Notion an `attempt_number`. [`BodyChanged`] says what becomes of a
+    /// duplicate that has another body.
     Id,
     /// The event id and what stands at these [pointers](JsonPointer) of a JSON body, in this order:
     /// for senders that use an id again, and whose body differs between attempts.
@@ -79,6 +80,29 @@ impl KeyBy {
         }
         Self::IdAndBodyExcept(except)
     }
+}
+
+/// What becomes of a request whose event, by [its id alone](KeyBy::Id), was completed with another
+/// body.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BodyChanged {
+    /// It is a duplicate like others, and counted: `body_changed` of
+    /// [`Outcome::Duplicate`](crate::Outcome::Duplicate) and of
+    /// [`DedupEvent::Duplicate`](crate::DedupEvent::Duplicate) is true. The default: bodies that
+    /// differ between attempts are why an id is used alone.
+    #[default]
+    Duplicate,
+    /// It runs, once for each different body: the body is a part of the event, as with
+    /// [`KeyBy::IdAndBody`].
+    Run,
+    /// It is refused with 422, and reported as
+    /// [`Refusal::BodyChanged`](crate::Refusal::BodyChanged). For senders that promise the same
+    /// body with each attempt, so that another one means a mistake or a forgery.
+    ///
+    /// The body of a run that is still going on is not known to others. Until it has completed,
+    /// [`InFlight`] says what becomes of a duplicate, whatever its body.
+    Refuse,
 }
 
 /// What becomes of a request without a readable event id.

@@ -6,8 +6,8 @@ use bytes::Bytes;
 use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, response};
 
 use crate::{
-    BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect, Outcome,
-    Refusal, StoreFailure,
+    BodyChanged, BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect,
+    Outcome, Refusal, StoreFailure,
     delivery::Identity,
     identity::{BodyHasher, hash_except, hash_of},
     reply,
@@ -21,6 +21,7 @@ pub(crate) struct Rules {
     pub(crate) namespace: Namespace,
     pub(crate) applies_to: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     pub(crate) key_by: KeyBy,
+    pub(crate) body_changed: BodyChanged,
     pub(crate) missing_id: MissingId,
     pub(crate) in_flight: InFlight,
     pub(crate) duplicate: Duplicate,
@@ -48,6 +49,7 @@ impl Rules {
             namespace: Namespace::Path,
             applies_to: Arc::new(|parts| parts.method == Method::POST),
             key_by: KeyBy::default(),
+            body_changed: BodyChanged::default(),
             missing_id: MissingId::default(),
             in_flight: InFlight::default(),
             duplicate: Duplicate::default(),
@@ -105,12 +107,18 @@ impl Rules {
         body_hash: BodyHash,
     ) -> Result<Key, NoId> {
         let hash = match &self.key_by {
+            KeyBy::Id if self.body_changed == BodyChanged::Run => body_hash,
             KeyBy::Id => return Ok(Key::new(namespace, id)),
             KeyBy::IdAndBody => body_hash,
             KeyBy::IdAndFields(fields) => hash_of(body, fields)?,
             KeyBy::IdAndBodyExcept(except) => hash_except(body, except)?,
         };
         Ok(Key::with_hash(namespace, id, hash))
+    }
+
+    /// Whether a duplicate with another body is not one.
+    pub(crate) fn refuses_changed(&self) -> bool {
+        self.key_by == KeyBy::Id && self.body_changed == BodyChanged::Refuse
     }
 
     /// Says in header and extensions what became of the request.
@@ -154,6 +162,7 @@ impl fmt::Debug for Rules {
             .field("event_id", &self.event_id)
             .field("namespace", &self.namespace)
             .field("key_by", &self.key_by)
+            .field("body_changed", &self.body_changed)
             .field("missing_id", &self.missing_id)
             .field("in_flight", &self.in_flight)
             .field("store_failure", &self.store_failure)

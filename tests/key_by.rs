@@ -184,8 +184,11 @@ fn what_is_left_out_does_not_count_and_all_else_does() {
     all_differ(&everything, &["1", "[1]", "{}", "[]", r#"{"1":1}"#]);
 }
 
+/// The body around a value.
+type Around = fn(&str) -> String;
+
 /// For a value that counts as a whole, however it is chosen.
-fn ways() -> [(KeyBy, fn(&str) -> String); 3] {
+fn ways() -> [(KeyBy, Around); 3] {
     [
         (KeyBy::id_and_fields(["/v"]), |v| format!(r#"{{"v":{v}}}"#)),
         (KeyBy::id_and_fields([""]), |v| format!("[{v}]")),
@@ -430,8 +433,8 @@ fn pointers_are_checked_where_they_are_written() {
 enum Json {
     Plain(String),
     Text(String),
-    Array(Vec<Json>),
-    Object(BTreeMap<String, Json>),
+    Array(Vec<Self>),
+    Object(BTreeMap<String, Self>),
 }
 
 fn json() -> impl Strategy<Value = Json> {
@@ -527,7 +530,7 @@ fn spelled(json: &Json, seed: u64) -> String {
 fn change(json: &mut Json, pick: Index) {
     let below = |len: usize| (len > 0).then(|| pick.index(len));
     match json {
-        Json::Plain(text) => text.push_str("0"),
+        Json::Plain(text) => text.push('0'),
         Json::Text(text) => text.push('a'),
         Json::Array(elements) => match below(elements.len()) {
             Some(n) => change(&mut elements[n], pick),
