@@ -74,7 +74,7 @@ impl Delivery {
 
     /// 1 for the first run, one more after each that answered with failure. Runs that were cut off,
     /// by a panic, a hang-up or a killed process, do not count, and failures are remembered for a day
-    /// at most: no number to give up by.
+    /// at most: see [`give_up_after`](crate::WebhookDedupLayer::give_up_after).
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.attempt

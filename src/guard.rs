@@ -4,7 +4,7 @@ use http::Response;
 
 use crate::{
     Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, delivery::Identity,
-    reply, rules::Rules,
+    reply, rules::Rules, run::Ran,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -15,16 +15,18 @@ pub(crate) struct Guard<St: LeaseStore> {
 }
 
 impl<St: LeaseStore> Guard<St> {
-    pub(crate) fn inner<R>(
+    /// The answer to a request whose handler ran.
+    pub(crate) fn ran<R, E>(
         &self,
-        answer: Option<Response<R>>,
+        ran: Ran<R, E>,
         outcome: Outcome,
-    ) -> Response<ResponseBody<R>> {
-        let response = match answer {
-            Some(response) => response.map(ResponseBody::inner),
-            None => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+    ) -> Result<Response<ResponseBody<R>>, E> {
+        let response = match ran {
+            Ran::Answered { answer, .. } => answer?.map(ResponseBody::inner),
+            Ran::OverLimit => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+            Ran::GaveUp { attempts } => return Ok(self.success(Outcome::GaveUp { attempts })),
         };
-        self.rules.mark(response, outcome)
+        Ok(self.rules.mark(response, outcome))
     }
 
     pub(crate) fn duplicate<R>(

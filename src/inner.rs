@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use http::{Request, Response};
 use tower_service::Service;
 
-use crate::{RequestBody, ResponseBody};
+use crate::{RequestBody, ResponseBody, run::Ran};
 
 /// A service that takes the layer's requests; any that is one is one of these.
 pub(crate) trait Inner<B>:
@@ -39,6 +39,10 @@ pub(crate) type Answer<S, B> = Result<
 /// The answer of the inner service; `None`: it took too long.
 pub(crate) type InnerAnswer<S, B> =
     Option<Result<Response<<S as Inner<B>>::Body>, <S as Service<Request<RequestBody<B>>>>::Error>>;
+
+/// What came of a run of the inner service.
+pub(crate) type InnerRan<S, B> =
+    Ran<<S as Inner<B>>::Body, <S as Service<Request<RequestBody<B>>>>::Error>;
 
 /// Waits until the service is ready, and calls it. It is this request's own clone.
 pub(crate) async fn oneshot<S: Service<Q>, Q>(

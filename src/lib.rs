@@ -124,9 +124,11 @@ mod guard;
 mod identity;
 mod inner;
 mod layer;
+mod outcome;
 mod policy;
 mod reply;
 mod rules;
+mod run;
 mod service;
 pub mod store;
 
@@ -138,7 +140,7 @@ pub use self::{
     body::{RequestBody, ResponseBody},
     delivery::Delivery,
     engine::{Begun, Dedup, DrainHandle, Drained, Error, Lease, Limits, Operation, Ran, RunError},
-    event::{DedupEvent, Lost, LostReason, Outcome, Refusal, Unprotected},
+    event::{DeadLetter, DedupEvent, Lost, LostReason},
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     layer::{Preset, WebhookDedupLayer},
@@ -149,7 +151,7 @@ pub use self::{
     store::{
         Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,
         MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
-        StoreErrorKind, Switch, Token,
+        StoreErrorKind, StoredAnswer, Switch, Token,
     },
 };
 

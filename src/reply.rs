@@ -19,12 +19,15 @@ const DUPLICATE_BY_BODY: &str =
     r#"{"status":"success","message":"Duplicate request ignored: its body was seen before."}"#;
 const STANDBY: &str =
     r#"{"status":"success","message":"Request accepted; its event is being processed."}"#;
+const GAVE_UP: &str =
+    r#"{"status":"success","message":"Request accepted; its event failed and is given up."}"#;
 
 /// Success, for a request that the handler need not see, or not yet.
 pub(crate) fn success(duplicate: &Duplicate, outcome: &Outcome) -> Response<Bytes> {
     let text = match (duplicate, outcome) {
         (Duplicate::Reply(reply), _) => return reply.clone(),
         (Duplicate::Acknowledge, Outcome::Standby) => STANDBY,
+        (Duplicate::Acknowledge, Outcome::GaveUp { .. }) => GAVE_UP,
         (Duplicate::Acknowledge, Outcome::Duplicate { by_body: true, .. }) => DUPLICATE_BY_BODY,
         (Duplicate::Acknowledge, _) => DUPLICATE,
     };

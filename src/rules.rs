@@ -31,6 +31,7 @@ pub(crate) struct Rules {
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
     pub(crate) refuse_with: Arc<RefuseWith>,
+    pub(crate) give_up_after: Option<u32>,
     pub(crate) outcome_header: Option<HeaderName>,
 }
 
@@ -59,6 +60,7 @@ impl Rules {
             max_body: 2 * 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             refuse_with: Arc::new(reply::problem),
+            give_up_after: None,
             outcome_header: Some(HeaderName::from_static("webhook-dedup")),
         }
     }
@@ -169,6 +171,7 @@ impl fmt::Debug for Rules {
             .field("on_disconnect", &self.on_disconnect)
             .field("max_body", &self.max_body)
             .field("body_timeout", &self.body_timeout)
+            .field("give_up_after", &self.give_up_after)
             .finish_non_exhaustive()
     }
 }

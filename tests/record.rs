@@ -211,6 +211,13 @@ fn the_text_of_each_state_is_what_a_person_reads() {
     assert_eq!(text.parse::<Entry>().unwrap().to_string(), text);
     let text = format!("v1 done {TOKEN} 1764201600077 - -");
     assert_eq!(text.parse::<Entry>().unwrap().to_string(), text);
+    let text = format!("v1 done {TOKEN} 1764201600077 500 {HASH} given-up");
+    let entry: Entry = text.parse().unwrap();
+    assert_eq!(entry.to_string(), text);
+    let Entry::Done { record, .. } = entry else {
+        panic!("not done");
+    };
+    assert!(record.is_given_up());
 }
 
 #[test]

@@ -291,12 +291,12 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
     match dedup.call_complete(&key, token, &record).await {
         Ok(written) => {
             completions.remove(&key, token);
-            let status = record.status();
-            dedup.settings.emit(&if written {
-                DedupEvent::Completed { key, status }
-            } else {
-                DedupEvent::LeaseLost { key }
-            });
+            let (status, given_up) = (record.status(), record.is_given_up());
+            match written {
+                true if given_up => {}
+                true => dedup.settings.emit(&DedupEvent::Completed { key, status }),
+                false => dedup.settings.emit(&DedupEvent::LeaseLost { key }),
+            }
         }
         Err(_) if is_old => {
             if completions.remove(&key, token) {
