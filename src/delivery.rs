@@ -123,4 +123,6 @@ pub(crate) struct Identity {
     pub(crate) by_body: bool,
     pub(crate) key: Key,
     pub(crate) body_hash: BodyHash,
+    /// The hash of method, path and query, where an answer may be kept for them.
+    pub(crate) target: Option<BodyHash>,
 }

@@ -126,6 +126,7 @@ mod inner;
 mod layer;
 mod outcome;
 mod policy;
+mod replay;
 mod reply;
 mod rules;
 mod run;
@@ -144,6 +145,7 @@ pub use self::{
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     layer::{Preset, WebhookDedupLayer},
+    outcome::{Outcome, Refusal, Unprotected},
     policy::{
         AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
     },

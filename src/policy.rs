@@ -161,6 +161,40 @@ pub enum Duplicate {
     /// This answer. Duplicates that were stood by for get it, too. It should be one that the
     /// sender takes for success, or it will go on retrying.
     Reply(Response<Bytes>),
+    /// The answer of the handler: status, headers and body are stored with the record, in the same
+    /// step, and given to duplicates, also to those that [wait](InFlight::Wait). For senders that
+    /// act on the answer, and get it lost: Twilio runs the TwiML in it, Discord shows the message.
+    ///
+    /// Not the default, since some senders *execute* an answer: Telegram takes a body with a
+    /// `method` for a [call of its Bot API][telegram], and would make that call once more for each
+    /// duplicate.
+    ///
+    /// Only a duplicate of the same method, path, query and body gets it, in its namespace. Any
+    /// other gets the answer of [`Acknowledge`](Self::Acknowledge), as does one whose first
+    /// attempt is still running, and any where nothing was stored:
+    ///
+    /// - a body that is over `max_body`, has no known length, is not all there when the handler
+    ///   answers, breaks off, or has trailers. It is a stream, which is not held up;
+    /// - headers of more than 8 KiB.
+    ///
+    /// Headers are stored but for credentials (`set-cookie`, `www-authenticate`,
+    /// `authentication-info` and their like, `proxy-…`, whatever is
+    /// [sensitive](http::HeaderValue::is_sensitive)), for those about the connection ([RFC 9110,
+    /// 7.6.1][hop], with those that `connection` names), and for `content-length` and `date`, which
+    /// the server makes. Anybody who can read the store can read the answers.
+    ///
+    /// An answer makes its record longer by its size in bytes, up to three times that for a body
+    /// that is not text. A [`MemoryStore`](crate::MemoryStore), and the memory of a
+    /// [`Fallback`](crate::Fallback), count records and not their size. What could not be written
+    /// yet counts towards [`Limits::bytes`](crate::Limits::bytes), and is written without the
+    /// answer at the cap.
+    ///
+    /// [telegram]: https://core.telegram.org/bots/api#making-requests-when-getting-updates
+    /// [hop]: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1
+    Replay {
+        /// How many bytes the body of a stored answer may have.
+        max_body: usize,
+    },
 }
 
 /// What becomes of a request that the store failed on.

@@ -3,7 +3,9 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, response};
+use http::{
+    HeaderName, HeaderValue, Method, Response, header::CONTENT_TYPE, request::Parts, response,
+};
 
 use crate::{
     BodyChanged, BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect,
@@ -98,6 +100,7 @@ impl Rules {
             by_body,
             key,
             body_hash,
+            target: self.replays().then(|| target(parts)),
         })
     }
 
@@ -118,6 +121,10 @@ impl Rules {
         Ok(Key::with_hash(namespace, id, hash))
     }
 
+    const fn replays(&self) -> bool {
+        matches!(self.duplicate, Duplicate::Replay { .. })
+    }
+
     /// Whether a duplicate with another body is not one.
     pub(crate) fn refuses_changed(&self) -> bool {
         self.key_by == KeyBy::Id && self.body_changed == BodyChanged::Refuse
@@ -132,12 +139,24 @@ impl Rules {
 /// What, next to its body, tells a request without an id from others.
 fn stand_in(parts: &Parts) -> BodyHash {
     let content_type = parts.headers.get(CONTENT_TYPE);
-    let fields = [
+    let [method, path, query] = target_fields(parts);
+    hash_fields(&[method, path, query, content_type.map(HeaderValue::as_bytes)])
+}
+
+/// What an answer is kept for, next to the body.
+fn target(parts: &Parts) -> BodyHash {
+    hash_fields(&target_fields(parts))
+}
+
+fn target_fields(parts: &Parts) -> [Option<&[u8]>; 3] {
+    [
         Some(parts.method.as_str().as_bytes()),
         Some(parts.uri.path().as_bytes()),
         parts.uri.query().map(str::as_bytes),
-        content_type.map(|value| value.as_bytes()),
-    ];
+    ]
+}
+
+fn hash_fields(fields: &[Option<&[u8]>]) -> BodyHash {
     let mut hasher = BodyHasher::default();
     for field in fields {
         // With lengths, so that the fields cannot run together; absent differs from empty.

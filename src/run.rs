@@ -3,23 +3,26 @@
 use std::sync::{Mutex, PoisonError};
 
 use http::Response;
+use http_body::Body;
 use tokio::time::timeout;
 
 use crate::{
-    DeadLetter, DedupEvent, Delivery, Lease, LeaseStore, Record, Release,
+    BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Lease, LeaseStore, Record, Release,
+    ResponseBody, StoredAnswer,
     buffered::Buffered,
     delivery::Identity,
     engine::Candidate,
     guard::Guard,
-    inner::{Inner, InnerAnswer, InnerRan, oneshot},
+    inner::{Inner, InnerAnswer, InnerEnded, oneshot},
+    replay,
     service::Flow,
 };
 
 /// What came of a run.
-pub(crate) enum Ran<R, E> {
+pub(crate) enum Ended<R: Body, E> {
     /// The handler answered.
     Answered {
-        answer: Result<Response<R>, E>,
+        answer: Result<Response<ResponseBody<R>>, E>,
         /// Whether that completes the event.
         completed: bool,
     },
@@ -29,7 +32,7 @@ pub(crate) enum Ran<R, E> {
     GaveUp { attempts: u32 },
 }
 
-impl<R, E> Ran<R, E> {
+impl<R: Body, E> Ended<R, E> {
     /// Whether the event need not run again.
     const fn is_final(&self) -> bool {
         match self {
@@ -47,24 +50,25 @@ impl<S, St: LeaseStore> Flow<S, St> {
         request: Buffered,
         identity: Identity,
         lease: Option<Lease<St>>,
-    ) -> InnerRan<S, B>
+    ) -> InnerEnded<S, B>
     where
         S: Inner<B>,
     {
-        let (guard, hash, key) = (self.guard.clone(), identity.body_hash, identity.key.clone());
+        let (guard, key) = (self.guard.clone(), identity.key.clone());
+        let (hash, target) = (identity.body_hash, identity.target);
         let letter = guard.last_try(&request, lease.as_ref());
         let answer = self.drive(request, identity, lease.as_ref()).await;
-        let (ran, status) = guard.judge(answer);
+        let (ended, status, kept) = guard.judge(answer, target);
         let record = Record::new(status, Some(hash));
-        let over_limit = matches!(ran, Ran::OverLimit);
+        let over_limit = matches!(ended, Ended::OverLimit);
         let Some(lease) = lease else {
             if over_limit {
                 guard.over_limit(key);
             }
-            return ran;
+            return ended;
         };
         match letter.filter(|letter| lease.is_last(letter.attempts)) {
-            _ if ran.is_final() => _ = lease.complete(record).await,
+            _ if ended.is_final() => _ = lease.complete(record.with_answer(kept)).await,
             Some(letter) => {
                 if over_limit {
                     guard.over_limit(key);
@@ -74,7 +78,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
             None if over_limit => lease.overran().await,
             None => lease.release(Release::Failed { status }).await,
         }
-        ran
+        ended
     }
 
     /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
@@ -130,19 +134,34 @@ impl<S, St: LeaseStore> Flow<S, St> {
 }
 
 impl<St: LeaseStore> Guard<St> {
-    /// What became of the run, and its status.
-    fn judge<R, E>(&self, answer: Option<Result<Response<R>, E>>) -> (Ran<R, E>, Option<u16>) {
-        let (answer, status, completed) = match answer {
-            None => return (Ran::OverLimit, None),
-            Some(Err(error)) => (Err(error), None, false),
-            Some(Ok(response)) => {
-                let (parts, body) = response.into_parts();
-                let (status, completed) = (parts.status, (self.rules.completed_when)(&parts));
-                let response = Response::from_parts(parts, body);
-                (Ok(response), Some(status.as_u16()), completed)
+    /// What became of the run, its status, and what is kept of its answer.
+    fn judge<R: Body, E>(
+        &self,
+        answer: Option<Result<Response<R>, E>>,
+        target: Option<BodyHash>,
+    ) -> (Ended<R, E>, Option<u16>, Option<StoredAnswer>) {
+        let response = match answer {
+            None => return (Ended::OverLimit, None, None),
+            Some(Err(error)) => {
+                let (answer, completed) = (Err(error), false);
+                return (Ended::Answered { answer, completed }, None, None);
             }
+            Some(Ok(response)) => response,
         };
-        (Ran::Answered { answer, completed }, status)
+        let (parts, body) = response.into_parts();
+        let (status, completed) = (parts.status, (self.rules.completed_when)(&parts));
+        let (kept, body) = match (&self.rules.duplicate, target) {
+            (Duplicate::Replay { max_body }, Some(target)) if completed => {
+                replay::keep(target, *max_body, &parts, body)
+            }
+            _ => (None, ResponseBody::inner(body)),
+        };
+        let answer = Ok(Response::from_parts(parts, body));
+        (
+            Ended::Answered { answer, completed },
+            Some(status.as_u16()),
+            kept,
+        )
     }
 
     /// What is to be reported if this run fails and is the last one.
@@ -158,16 +177,16 @@ impl<St: LeaseStore> Guard<St> {
 
     /// Ends the event, although no run completed it. It is reported first: what follows may be
     /// cut off.
-    async fn give_up<R, E>(
+    async fn give_up<R: Body, E>(
         &self,
         mut letter: DeadLetter,
         lease: Lease<St>,
         record: Record,
-    ) -> Ran<R, E> {
+    ) -> Ended<R, E> {
         let attempts = letter.attempts;
         letter.status = record.status();
         self.dedup.settings().emit(&DedupEvent::GaveUp(letter));
         lease.complete(record.given_up()).await;
-        Ran::GaveUp { attempts }
+        Ended::GaveUp { attempts }
     }
 }

@@ -56,7 +56,7 @@ where
     S::Error: Send + 'static,
     St: LeaseStore,
     B: Body + Send + 'static,
-    R: Send + 'static,
+    R: Body<Error: Send> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
