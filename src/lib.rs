@@ -124,9 +124,12 @@ mod guard;
 mod identity;
 mod inner;
 mod layer;
+mod outcome;
 mod policy;
+mod replay;
 mod reply;
 mod rules;
+mod run;
 mod service;
 pub mod store;
 
@@ -138,16 +141,19 @@ pub use self::{
     body::{RequestBody, ResponseBody},
     delivery::Delivery,
     engine::{Begun, Dedup, DrainHandle, Drained, Error, Lease, Limits, Operation, Ran, RunError},
-    event::{DedupEvent, Lost, LostReason, Outcome, Refusal, Unprotected},
+    event::{DeadLetter, DedupEvent, Lost, LostReason},
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     layer::{Preset, WebhookDedupLayer},
-    policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
+    outcome::{Outcome, Refusal, Unprotected},
+    policy::{
+        AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
+    },
     service::WebhookDedup,
     store::{
         Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,
         MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
-        StoreErrorKind, Switch, Token,
+        StoreErrorKind, StoredAnswer, Switch, Token,
     },
 };
 

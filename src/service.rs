@@ -1,25 +1,24 @@
 //! The flow of one request, top to bottom.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::{
-    AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Key, Lease, LeaseStore, MissingId,
-    NoId, Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
+    AfterWait, Begun, DedupEvent, Error, InFlight, Key, Lease, LeaseStore, MissingId, NoId,
+    Outcome, Refusal, RequestBody, ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
     delivery::Identity,
-    engine::{Candidate, Claim, NotStoodBy, Waited},
+    engine::{Claim, NotStoodBy, Waited},
     future::{Call, ResponseFuture},
     guard::Guard,
-    inner::{Answer, Inner, InnerAnswer, oneshot},
+    inner::{Answer, Inner, oneshot},
 };
 
 /// When the sender may come again after the store failed.
@@ -57,7 +56,7 @@ where
     S::Error: Send + 'static,
     St: LeaseStore,
     B: Body + Send + 'static,
-    R: Send + 'static,
+    R: Body<Error: Send> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
@@ -82,11 +81,11 @@ where
 }
 
 /// One request on its way.
-struct Flow<S, St: LeaseStore> {
-    inner: S,
-    guard: Arc<Guard<St>>,
+pub(crate) struct Flow<S, St: LeaseStore> {
+    pub(crate) inner: S,
+    pub(crate) guard: Arc<Guard<St>>,
     /// `None` for a run that no sender waits for.
-    call: Option<Arc<Call>>,
+    pub(crate) call: Option<Arc<Call>>,
 }
 
 impl<S, St: LeaseStore> Flow<S, St> {
@@ -157,8 +156,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let outcome = Outcome::Run {
             attempt: lease.attempt(),
         };
-        let (answer, _) = self.run(request, identity, Some(lease)).await;
-        Ok(guard.inner(answer.transpose()?, outcome))
+        guard.ran(self.run(request, identity, Some(lease)).await, outcome)
     }
 
     /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
@@ -236,91 +234,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
             let retry_after = SOON;
             return Ok(guard.refuse(Refusal::StoreFailed { error, retry_after }));
         }
-        let (answer, _) = self.run(request, identity, claim.unconfirmed()).await;
         let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
-        Ok(guard.inner(answer.transpose()?, outcome))
-    }
-
-    /// Runs the handler, and ends the lease by how that went. Tells, too, whether the event is
-    /// completed by it.
-    async fn run<B>(
-        self,
-        request: Buffered,
-        identity: Identity,
-        lease: Option<Lease<St>>,
-    ) -> (InnerAnswer<S, B>, bool)
-    where
-        S: Inner<B>,
-    {
-        let (guard, hash, key) = (self.guard.clone(), identity.body_hash, identity.key.clone());
-        let Some(answer) = self.drive(request, identity, lease.as_ref()).await else {
-            match lease {
-                Some(lease) => lease.overran().await,
-                None => guard.over_limit(key),
-            }
-            return (None, false);
-        };
-        let (answer, status, completed) = match answer {
-            Ok(response) => {
-                let (parts, body) = response.into_parts();
-                let (status, completed) = (parts.status, (guard.rules.completed_when)(&parts));
-                let response = Response::from_parts(parts, body);
-                (Ok(response), Some(status.as_u16()), completed)
-            }
-            Err(error) => (Err(error), None, false),
-        };
-        match lease {
-            Some(lease) if completed => _ = lease.complete(Record::new(status, Some(hash))).await,
-            Some(lease) => lease.release(Release::Failed { status }).await,
-            None => {}
-        }
-        (Some(answer), completed)
-    }
-
-    /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
-    /// end the request.
-    async fn drive<B>(
-        self,
-        request: Buffered,
-        identity: Identity,
-        lease: Option<&Lease<St>>,
-    ) -> InnerAnswer<S, B>
-    where
-        S: Inner<B>,
-    {
-        let Self { inner, guard, call } = self;
-        let (key, size) = (identity.key.clone(), request.size());
-        let delivery = Delivery::new(identity, lease, call.clone());
-        let request = request.into_request(Some(delivery));
-        if let Some(call) = &call {
-            call.run_begins(key, size);
-        }
-        let answer = timeout(guard.dedup.settings().run_limit, oneshot(inner, request)).await;
-        if let Some(call) = &call {
-            call.run_ends();
-        }
-        answer.ok()
-    }
-
-    /// The request as a standby keeps it, and runs it.
-    fn candidate<B: Send + 'static>(self, request: Buffered, identity: Identity) -> Candidate<St>
-    where
-        S: Inner<B>,
-    {
-        let (guard, inner) = (self.guard, Mutex::new(self.inner));
-        Candidate {
-            dedup: guard.dedup.clone(),
-            request: request.to_request(),
-            run: Box::new(move |lease| {
-                let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let flow = Self {
-                    inner,
-                    guard: guard.clone(),
-                    call: None,
-                };
-                let (request, identity) = (request.clone(), identity.clone());
-                Box::pin(async move { flow.run(request, identity, Some(lease)).await.1 })
-            }),
-        }
+        let ran = self.run(request, identity, claim.unconfirmed()).await;
+        guard.ran(ran, outcome)
     }
 }

@@ -3,6 +3,7 @@
 //! Pure functions over bytes; nothing here waits.
 
 mod body_hash;
+mod canonical;
 mod event_id;
 mod form;
 mod key;
@@ -15,4 +16,7 @@ pub use self::{
     pointer::{JsonPointer, ParsePointerError},
 };
 
-pub(crate) use self::body_hash::BodyHasher;
+pub(crate) use self::{
+    body_hash::BodyHasher,
+    canonical::{hash_except, hash_of},
+};

@@ -1,5 +1,6 @@
 //! The store that all processes share: who holds an event, and which ones are done.
 
+mod answer;
 mod boxed;
 #[cfg(feature = "test-util")]
 mod contract;
@@ -27,6 +28,7 @@ use self::memory::after;
 #[cfg(feature = "redis")]
 pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
+    answer::StoredAnswer,
     boxed::{BoxStore, BoxStoreError},
     fallback::{Fallback, FallbackError, Switch},
     memory::{MemoryStore, MemoryStoreError},
