@@ -157,7 +157,7 @@ async fn collect<B: Body>(
     Ok((data, trailers, hasher.finish()))
 }
 
-fn owned_headers(headers: &HeaderMap) -> HeaderMap {
+pub(crate) fn owned_headers(headers: &HeaderMap) -> HeaderMap {
     let mut owned = HeaderMap::with_capacity(headers.keys_len());
     for (name, value) in headers {
         let mut copy = HeaderValue::from_bytes(value.as_bytes()).unwrap_or_else(|_| value.clone());

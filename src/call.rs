@@ -23,6 +23,8 @@ pub(crate) struct Call {
     pub(crate) by_body: bool,
     pub(crate) key: Key,
     pub(crate) body_hash: BodyHash,
+    /// As in [`Identity`].
+    pub(crate) target: Option<BodyHash>,
     pub(crate) attempt: u32,
     pub(crate) beat: Option<Arc<Beat>>,
     tracker: Arc<Tracker>,
@@ -50,6 +52,7 @@ impl Call {
             by_body: identity.by_body,
             key: identity.key,
             body_hash: identity.body_hash,
+            target: identity.target,
             attempt: lease.map_or(1, Lease::attempt),
             beat: lease.and_then(Lease::beat).cloned(),
             tracker: dedup.tracker().clone(),

@@ -56,7 +56,7 @@ impl Delivery {
 
     /// 1 for the first run, one more after each that answered with failure. Runs that were cut off,
     /// by a panic, a hang-up or a killed process, do not count, and failures are remembered for a day
-    /// at most: no number to give up by.
+    /// at most: see [`give_up_after`](crate::WebhookDedupLayer::give_up_after).
     #[must_use]
     pub fn attempt(&self) -> u32 {
         self.0.attempt
@@ -105,4 +105,6 @@ pub(crate) struct Identity {
     pub(crate) by_body: bool,
     pub(crate) key: Key,
     pub(crate) body_hash: BodyHash,
+    /// The hash of method, path and query, where an answer may be kept for them.
+    pub(crate) target: Option<BodyHash>,
 }

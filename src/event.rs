@@ -1,161 +1,11 @@
-//! What the layer did: for the answer's reader, for metrics, for logs.
+//! What the layer did: for metrics, for logs.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, future::Future, sync::Arc};
 
 use bytes::Bytes;
-use http::{Request, StatusCode};
+use http::Request;
 
-use crate::{Error, Key, NoId, Record};
-
-/// What became of a request, in the extensions of its answer, and in short in its
-/// `webhook-dedup` header.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Outcome {
-    /// `run`: the handler ran, and this is its answer (or the 504 in place of it, past the run
-    /// limit).
-    Run {
-        /// 1 for the first run, one more after each failed one.
-        attempt: u32,
-    },
-    /// `duplicate`: the event was completed before.
-    Duplicate {
-        /// How it was completed.
-        record: Record,
-        /// Whether it was identified by its body, because it has no id
-        /// ([`MissingId::UseBodyHash`]).
-        ///
-        /// [`MissingId::UseBodyHash`]: crate::MissingId::UseBodyHash
-        by_body: bool,
-    },
-    /// `standby`: another attempt is running, and this process stands by.
-    Standby,
-    /// `in-flight`: another attempt is running, and the sender is told to come again.
-    InFlight(Refusal),
-    /// `unprotected`: the handler ran without a lease.
-    Unprotected(Unprotected),
-    /// `refused`: the request did not get as far as the handler.
-    Refused(Refusal),
-}
-
-impl Outcome {
-    /// The outcome as the `webhook-dedup` header has it.
-    #[must_use]
-    pub const fn as_str(&self) -> &'static str {
-        match self {
-            Self::Run { .. } => "run",
-            Self::Duplicate { .. } => "duplicate",
-            Self::Standby => "standby",
-            Self::InFlight(_) => "in-flight",
-            Self::Unprotected(_) => "unprotected",
-            Self::Refused(_) => "refused",
-        }
-    }
-}
-
-/// Why a handler ran without a lease.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Unprotected {
-    /// The request has no readable event id ([`MissingId::Forward`](crate::MissingId::Forward)).
-    NoEventId(NoId),
-    /// The store failed ([`StoreFailure::Forward`](crate::StoreFailure::Forward)).
-    StoreFailed(Error),
-}
-
-/// Why the layer refused a request: the input of
-/// [`refuse_with`](crate::WebhookDedupLayer::refuse_with). Its `Display` is a sentence for the sender.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// 413: the body is longer than [`max_body`](crate::WebhookDedupLayer::max_body).
-    BodyTooLarge {
-        /// The limit, in bytes.
-        limit: usize,
-    },
-    /// 408: the body did not arrive within [`body_timeout`](crate::WebhookDedupLayer::body_timeout).
-    BodyTimedOut,
-    /// 400: the body broke off.
-    BodyBroken,
-    /// 400: no readable event id.
-    NoEventId(NoId),
-    /// 503: another attempt is running.
-    InFlight {
-        /// When the sender may come again.
-        retry_after: Duration,
-    },
-    /// 503: another attempt is running, and there is no room for another standby.
-    NoRoom {
-        /// When the sender may come again.
-        retry_after: Duration,
-    },
-    /// 503: another attempt is running, and this process is about to end.
-    Draining {
-        /// When the sender may come again.
-        retry_after: Duration,
-    },
-    /// 503: the store failed.
-    StoreFailed {
-        /// How.
-        error: Error,
-        /// When the sender may come again.
-        retry_after: Duration,
-    },
-    /// 504: the handler ran longer than [`run_limit`](crate::WebhookDedupLayer::run_limit).
-    RunLimit,
-}
-
-impl Refusal {
-    /// The status it is answered with.
-    #[must_use]
-    pub const fn status(&self) -> StatusCode {
-        match self {
-            Self::BodyTooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::BodyTimedOut => StatusCode::REQUEST_TIMEOUT,
-            Self::BodyBroken | Self::NoEventId(_) => StatusCode::BAD_REQUEST,
-            Self::InFlight { .. }
-            | Self::NoRoom { .. }
-            | Self::Draining { .. }
-            | Self::StoreFailed { .. } => StatusCode::SERVICE_UNAVAILABLE,
-            Self::RunLimit => StatusCode::GATEWAY_TIMEOUT,
-        }
-    }
-
-    /// When the sender may come again; it is the `retry-after` of the answer, in whole seconds.
-    #[must_use]
-    pub const fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::InFlight { retry_after }
-            | Self::NoRoom { retry_after }
-            | Self::Draining { retry_after }
-            | Self::StoreFailed { retry_after, .. } => Some(*retry_after),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::BodyTooLarge { limit } => write!(f, "The body is longer than {limit} bytes."),
-            Self::BodyTimedOut => f.write_str("The body did not arrive in time."),
-            Self::BodyBroken => f.write_str("The body broke off."),
-            Self::NoEventId(why) => write!(f, "No event id: {why}."),
-            Self::InFlight { .. } => f.write_str("This event is being processed."),
-            Self::NoRoom { .. } => {
-                f.write_str("This event is being processed, and there is no room to stand by.")
-            }
-            Self::Draining { .. } => {
-                f.write_str("This event is being processed, and this server is stopping.")
-            }
-            // Which store, and how it failed, is not the sender's business.
-            Self::StoreFailed { .. } => {
-                f.write_str("Deduplication is unavailable right now; try again later.")
-            }
-            Self::RunLimit => f.write_str("The event was not processed in time."),
-        }
-    }
-}
+use crate::{Error, Key, NoId, Refusal};
 
 /// An acknowledged event that this process cannot bring to an end any more.
 #[derive(Clone)]
@@ -200,6 +50,31 @@ impl fmt::Debug for Lost {
             .field("reason", &self.reason)
             .field("bytes", &self.request.body().len())
             .field("others", &self.others.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An event that failed too often, and will not run again by itself.
+#[derive(Clone)]
+#[non_exhaustive]
+pub struct DeadLetter {
+    /// The event. [`Dedup::forget`](crate::Dedup::forget) lets it run again, should it come again.
+    pub key: Key,
+    /// How many runs failed.
+    pub attempts: u32,
+    /// What the handler answered in the last one, where it did.
+    pub status: Option<u16>,
+    /// The request of the last run, whole.
+    pub request: Arc<Request<Bytes>>,
+}
+
+impl fmt::Debug for DeadLetter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeadLetter")
+            .field("key", &self.key)
+            .field("attempts", &self.attempts)
+            .field("status", &self.status)
+            .field("bytes", &self.request.body().len())
             .finish_non_exhaustive()
     }
 }
@@ -255,6 +130,8 @@ pub enum DedupEvent {
     Duplicate {
         /// The event.
         key: Key,
+        /// Whether its body is not the one that was handled.
+        body_changed: bool,
     },
     /// DEBUG: a duplicate of a running event was acknowledged, and this process stands by.
     StoodBy {
@@ -266,7 +143,8 @@ pub enum DedupEvent {
         /// Why it has none.
         reason: NoId,
     },
-    /// DEBUG: a request was refused.
+    /// DEBUG: a request was refused. WARN where that was because its
+    /// [body has changed](Refusal::BodyChanged).
     Refused {
         /// Why.
         refusal: Refusal,
@@ -306,6 +184,9 @@ pub enum DedupEvent {
     },
     /// ERROR: an acknowledged event will not be brought to an end by this process.
     Lost(Lost),
+    /// ERROR: an event failed too often, and is over
+    /// ([`give_up_after`](crate::WebhookDedupLayer::give_up_after)).
+    GaveUp(DeadLetter),
 }
 
 #[cfg(feature = "tracing")]
@@ -330,9 +211,12 @@ impl DedupEvent {
             }
             Self::Abandoned { key } => warn!(%key, "run cut off; the event stays runnable"),
             Self::RunLimit { key } => warn!(%key, "run over its limit; the event stays runnable"),
-            Self::Duplicate { key } => debug!(%key, "duplicate"),
+            Self::Duplicate { key, body_changed } => debug!(%key, body_changed, "duplicate"),
             Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
             Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::Refused {
+                refusal: Refusal::BodyChanged { key },
+            } => warn!(%key, "request refused: its event was completed with another body"),
             Self::Refused { refusal } => {
                 debug!(status = refusal.status().as_u16(), %refusal, "request refused");
             }
@@ -366,6 +250,19 @@ impl DedupEvent {
                         "acknowledged event lost"
                     );
                 }
+            }
+            Self::GaveUp(DeadLetter {
+                key,
+                attempts,
+                status,
+                request,
+            }) => {
+                error!(
+                    %key, attempts, status, method = %request.method(), uri = %request.uri(),
+                    // As for what is lost.
+                    body = %String::from_utf8_lossy(request.body()),
+                    "event failed too often; given up"
+                );
             }
         }
     }

@@ -1,10 +1,12 @@
 //! What all requests through one layer share, and the answers that they get from it.
 
-use http::Response;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use http_body::Body;
 
 use crate::{
     Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, buffered::Buffered,
-    delivery::Identity, reply, rules::Rules,
+    delivery::Identity, replay::replay, reply, rules::Rules, run::Ended,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -15,35 +17,60 @@ pub(crate) struct Guard<St: LeaseStore> {
 }
 
 impl<St: LeaseStore> Guard<St> {
-    pub(crate) fn inner<R>(
+    /// The answer to a request whose handler ran.
+    pub(crate) fn ran<R: Body, E>(
         &self,
-        answer: Option<Response<R>>,
+        ended: Ended<R, E>,
         outcome: Outcome,
-    ) -> Response<ResponseBody<R>> {
-        let response = match answer {
-            Some(response) => response.map(ResponseBody::inner),
-            None => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+    ) -> Result<Response<ResponseBody<R>>, E> {
+        let response = match ended {
+            Ended::Answered { answer, .. } => answer?,
+            Ended::OverLimit => reply::own((self.rules.refuse_with)(&Refusal::RunLimit)),
+            Ended::GaveUp { attempts } => {
+                return Ok(self.success(Response::new(()), Outcome::GaveUp { attempts }));
+            }
         };
-        self.rules.mark(response, outcome)
+        Ok(self.rules.mark(response, outcome))
     }
 
-    pub(crate) fn duplicate<R>(
+    pub(crate) fn duplicate<R: Body>(
         &self,
         request: Buffered,
         identity: &Identity,
         record: Record,
     ) -> Response<ResponseBody<R>> {
-        self.dedup.settings().emit(&DedupEvent::Duplicate {
-            key: identity.key.clone(),
-        });
+        let key = identity.key.clone();
+        let body_changed = record
+            .body_hash()
+            .is_some_and(|handled| handled != identity.body_hash);
+        if body_changed && self.rules.refuses_changed() {
+            return self.refuse(Refusal::BodyChanged { key });
+        }
+        self.dedup
+            .settings()
+            .emit(&DedupEvent::Duplicate { key, body_changed });
+        let replay = self.replay(identity, &record);
         let outcome = Outcome::Duplicate {
             record,
             by_body: identity.by_body,
+            body_changed,
         };
-        self.success(request.into_blank(), outcome)
+        match replay {
+            Some(replay) => self.rules.mark(reply::own(replay), outcome),
+            None => self.success(request.into_blank(), outcome),
+        }
     }
 
-    pub(crate) fn stood_by<R>(&self, key: Key) -> Response<ResponseBody<R>> {
+    /// The answer of the handler to the same request, where it was kept.
+    fn replay(&self, identity: &Identity, record: &Record) -> Option<Response<Bytes>> {
+        let answer = record.answer()?;
+        let is_same =
+            answer.is_for(identity.target?) && record.body_hash() == Some(identity.body_hash);
+        let status = StatusCode::from_u16(record.status()?).ok()?;
+        is_same.then(|| replay(answer, status))
+    }
+
+    pub(crate) fn stood_by<R: Body>(&self, key: Key) -> Response<ResponseBody<R>> {
         self.dedup.settings().emit(&DedupEvent::StoodBy { key });
         self.success(Response::new(()), Outcome::Standby)
     }
@@ -52,20 +79,20 @@ impl<St: LeaseStore> Guard<St> {
         self.dedup.settings().emit(&DedupEvent::RunLimit { key });
     }
 
-    fn success<R>(&self, blank: Response<()>, outcome: Outcome) -> Response<ResponseBody<R>> {
+    fn success<R: Body>(&self, blank: Response<()>, outcome: Outcome) -> Response<ResponseBody<R>> {
         let response = reply::own(reply::success(blank, &self.rules.duplicate, &outcome));
         self.rules.mark(response, outcome)
     }
 
-    pub(crate) fn in_flight<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+    pub(crate) fn in_flight<R: Body>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
         self.refused(refusal, Outcome::InFlight)
     }
 
-    pub(crate) fn refuse<R>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
+    pub(crate) fn refuse<R: Body>(&self, refusal: Refusal) -> Response<ResponseBody<R>> {
         self.refused(refusal, Outcome::Refused)
     }
 
-    fn refused<R>(
+    fn refused<R: Body>(
         &self,
         refusal: Refusal,
         outcome: fn(Refusal) -> Outcome,

@@ -3,9 +3,10 @@
 use std::future::poll_fn;
 
 use http::{Request, Response};
+use http_body::Body;
 use tower_service::Service;
 
-use crate::{RequestBody, ResponseBody, future::Step};
+use crate::{RequestBody, ResponseBody, future::Step, run::Ended};
 
 /// A service that takes the layer's requests; any that is one is one of these.
 pub(crate) trait Inner<B>:
@@ -18,11 +19,12 @@ pub(crate) trait Inner<B>:
     + Send
     + 'static
 {
-    type Body: Send + 'static;
+    type Body: Body<Error: Send> + Send + 'static;
 }
 
-impl<S, B, R: Send + 'static> Inner<B> for S
+impl<S, B, R> Inner<B> for S
 where
+    R: Body<Error: Send> + Send + 'static,
     S: Service<Request<RequestBody<B>>, Response = Response<R>> + Clone + Send + 'static,
     S::Error: Send + 'static,
     S::Future: Send + 'static,
@@ -41,6 +43,10 @@ pub(crate) type Next<S, B> = Step<
 /// The answer of the inner service; `None`: it took too long.
 pub(crate) type InnerAnswer<S, B> =
     Option<Result<Response<<S as Inner<B>>::Body>, <S as Service<Request<RequestBody<B>>>>::Error>>;
+
+/// What came of a run of the inner service.
+pub(crate) type InnerEnded<S, B> =
+    Ended<<S as Inner<B>>::Body, <S as Service<Request<RequestBody<B>>>>::Error>;
 
 /// Waits until the service is ready, and calls it. It is this request's own clone.
 pub(crate) async fn oneshot<S: Service<Q>, Q>(

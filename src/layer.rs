@@ -7,8 +7,8 @@ use http::{HeaderName, Response, request, response};
 use tower_layer::Layer;
 
 use crate::{
-    Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore, Limits,
-    MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
+    BodyChanged, Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore,
+    Limits, MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
     engine::checked,
     guard::Guard,
     rules::{Namespace, Rules},
@@ -85,6 +85,15 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// Defaults to [`KeyBy::IdAndBody`].
     pub fn key_by(mut self, key_by: KeyBy) -> Self {
         self.rules.key_by = key_by;
+        self
+    }
+
+    /// What becomes of a request with the id of a completed event and another body. Only of account
+    /// where the id alone makes the event, [`KeyBy::Id`].
+    ///
+    /// Defaults to [`BodyChanged::Duplicate`]: a duplicate, and counted.
+    pub fn body_changed(mut self, body_changed: BodyChanged) -> Self {
+        self.rules.body_changed = body_changed;
         self
     }
 
@@ -186,6 +195,30 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
     {
         self.rules.completed_when = Arc::new(completed);
+        self
+    }
+
+    /// Ends an event whose runs fail again and again: the run that fails as the `runs`th answers
+    /// 200 in place of the failure, the event is [recorded](crate::Record::is_given_up) as done, and
+    /// [`DedupEvent::GaveUp`] reports it with the whole request. So one poisoned event neither
+    /// comes for days nor has the sender disable the endpoint. The runs of a standby count as well.
+    ///
+    /// A run counts if it answers with what does not [complete](Self::completed_when) the event,
+    /// or with an error, or is over the [run limit](Self::run_limit). One that is cut off does not:
+    /// by a panic (put a layer that catches it inside, to have it count), by a hang-up, by the end
+    /// of the process. The store counts, for all processes, at no cost to runs that succeed; it
+    /// remembers for a day after each failure, and a [`MemoryStore`](crate::MemoryStore) at its
+    /// capacity forgets failures first.
+    ///
+    /// Defaults to never.
+    ///
+    /// # Panics
+    ///
+    /// If it is zero.
+    #[track_caller]
+    pub fn give_up_after(mut self, runs: u32) -> Self {
+        assert!(runs > 0, "an event needs at least one run");
+        self.rules.give_up_after = Some(runs);
         self
     }
 

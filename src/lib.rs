@@ -113,7 +113,7 @@
 //! | `sentinel` | no | `RedisStore` over the primary that Sentinels name |
 //! | `tls` | no | `RedisStore` over TLS, with rustls |
 //! | `tracing` | yes | a `tracing` event for each [`DedupEvent`] |
-//! | `test-util` | no | `contract`, the test suite for stores of your own |
+//! | `test-util` | no | `contract`, the test suite for stores of your own, and `Dedup::wrap_tasks` |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -128,9 +128,12 @@ mod guard;
 mod identity;
 mod inner;
 mod layer;
+mod outcome;
 mod policy;
+mod replay;
 mod reply;
 mod rules;
+mod run;
 mod service;
 pub mod store;
 
@@ -142,16 +145,19 @@ pub use self::{
     body::{RequestBody, ResponseBody},
     delivery::Delivery,
     engine::{Begun, Dedup, DrainHandle, Drained, Error, Lease, Limits, Operation, Ran, RunError},
-    event::{DedupEvent, Lost, LostReason, Outcome, Refusal, Unprotected},
+    event::{DeadLetter, DedupEvent, Lost, LostReason},
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
     layer::{Preset, WebhookDedupLayer},
-    policy::{AfterWait, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure},
+    outcome::{Outcome, Refusal, Unprotected},
+    policy::{
+        AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
+    },
     service::WebhookDedup,
     store::{
         Acquire, BoxStore, BoxStoreError, Cached, Entry, Fallback, FallbackError, LeaseStore,
         MemoryStore, MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release,
-        StoreError, StoreErrorKind, Switch, Token,
+        StoreError, StoreErrorKind, StoredAnswer, Switch, Token,
     },
 };
 

@@ -7,6 +7,7 @@ use http::{
     HeaderName, HeaderValue, Response, StatusCode,
     header::{CONTENT_TYPE, RETRY_AFTER},
 };
+use http_body::Body;
 use serde_json::json;
 
 use crate::{Duplicate, Outcome, Refusal, body::ResponseBody};
@@ -19,6 +20,8 @@ const DUPLICATE_BY_BODY: &str =
     r#"{"status":"success","message":"Duplicate request ignored: its body was seen before."}"#;
 const STANDBY: &str =
     r#"{"status":"success","message":"Request accepted; its event is being processed."}"#;
+const GAVE_UP: &str =
+    r#"{"status":"success","message":"Request accepted; its event failed and is given up."}"#;
 
 /// Success, for a request that the handler need not see, or not yet.
 pub(crate) fn success(
@@ -26,11 +29,14 @@ pub(crate) fn success(
     duplicate: &Duplicate,
     outcome: &Outcome,
 ) -> Response<Bytes> {
-    let text = match (duplicate, outcome) {
-        (Duplicate::Reply(reply), _) => return reply.clone(),
-        (Duplicate::Acknowledge, Outcome::Standby) => STANDBY,
-        (Duplicate::Acknowledge, Outcome::Duplicate { by_body: true, .. }) => DUPLICATE_BY_BODY,
-        (Duplicate::Acknowledge, _) => DUPLICATE,
+    if let Duplicate::Reply(reply) = duplicate {
+        return reply.clone();
+    }
+    let text = match outcome {
+        Outcome::Standby => STANDBY,
+        Outcome::GaveUp { .. } => GAVE_UP,
+        Outcome::Duplicate { by_body: true, .. } => DUPLICATE_BY_BODY,
+        _ => DUPLICATE,
     };
     let body = Bytes::from_static(text.as_bytes());
     answer(blank, StatusCode::OK, JSON, body)
@@ -74,7 +80,7 @@ fn answer(
 }
 
 /// An answer of the layer's own in the type that it shares with the inner service's.
-pub(crate) fn own<B>(response: Response<Bytes>) -> Response<ResponseBody<B>> {
+pub(crate) fn own<B: Body>(response: Response<Bytes>) -> Response<ResponseBody<B>> {
     response.map(ResponseBody::own)
 }
 

@@ -3,13 +3,15 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Method, Response, header::CONTENT_TYPE, request::Parts, response};
+use http::{
+    HeaderName, HeaderValue, Method, Response, header::CONTENT_TYPE, request::Parts, response,
+};
 
 use crate::{
-    BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect, Outcome,
-    Refusal, StoreFailure,
+    BodyChanged, BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect,
+    Outcome, Refusal, StoreFailure,
     delivery::Identity,
-    identity::{BodyHasher, IdText},
+    identity::{BodyHasher, IdText, hash_except, hash_of},
     reply,
 };
 
@@ -21,6 +23,7 @@ pub(crate) struct Rules {
     pub(crate) namespace: Namespace,
     pub(crate) applies_to: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
     pub(crate) key_by: KeyBy,
+    pub(crate) body_changed: BodyChanged,
     pub(crate) missing_id: MissingId,
     pub(crate) in_flight: InFlight,
     pub(crate) duplicate: Duplicate,
@@ -30,6 +33,7 @@ pub(crate) struct Rules {
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
     pub(crate) refuse_with: Arc<RefuseWith>,
+    pub(crate) give_up_after: Option<u32>,
     pub(crate) outcome_header: Option<HeaderName>,
 }
 
@@ -48,6 +52,7 @@ impl Rules {
             namespace: Namespace::Path,
             applies_to: Arc::new(|parts| parts.method == Method::POST),
             key_by: KeyBy::default(),
+            body_changed: BodyChanged::default(),
             missing_id: MissingId::default(),
             in_flight: InFlight::default(),
             duplicate: Duplicate::default(),
@@ -57,6 +62,7 @@ impl Rules {
             max_body: 2 * 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             refuse_with: Arc::new(reply::problem),
+            give_up_after: None,
             outcome_header: Some(HeaderName::from_static("webhook-dedup")),
         }
     }
@@ -68,7 +74,6 @@ impl Rules {
         body: &Bytes,
         body_hash: BodyHash,
     ) -> Result<Identity, NoId> {
-        let id = self.event_id.read(parts, body);
         let made;
         let namespace = match &self.namespace {
             Namespace::Path => parts.uri.path(),
@@ -78,14 +83,12 @@ impl Rules {
                 &made
             }
         };
-        let (event_id, by_body, key) = match (id, self.missing_id) {
-            (Ok(id), _) => {
-                let key = match self.key_by {
-                    KeyBy::IdAndBody => Key::with_hash(namespace, &id, body_hash),
-                    KeyBy::Id => Key::new(namespace, &id),
-                };
-                (IdText::new(&id, body), false, key)
-            }
+        let read = self.event_id.read(parts, body).and_then(|id| {
+            let key = self.key(namespace, &id, body, body_hash)?;
+            Ok((id, key))
+        });
+        let (event_id, by_body, key) = match (read, self.missing_id) {
+            (Ok((id, key)), _) => (IdText::new(&id, body), false, key),
             (Err(_), MissingId::UseBodyHash) => {
                 let key = Key::without_id(namespace, stand_in(parts), body_hash);
                 (IdText::Made(body_hash.to_string().into()), true, key)
@@ -97,7 +100,34 @@ impl Rules {
             by_body,
             key,
             body_hash,
+            target: self.replays().then(|| target(parts)),
         })
+    }
+
+    fn key(
+        &self,
+        namespace: &str,
+        id: &str,
+        body: &[u8],
+        body_hash: BodyHash,
+    ) -> Result<Key, NoId> {
+        let hash = match &self.key_by {
+            KeyBy::Id if self.body_changed == BodyChanged::Run => body_hash,
+            KeyBy::Id => return Ok(Key::new(namespace, id)),
+            KeyBy::IdAndBody => body_hash,
+            KeyBy::IdAndFields(fields) => hash_of(body, fields)?,
+            KeyBy::IdAndBodyExcept(except) => hash_except(body, except)?,
+        };
+        Ok(Key::with_hash(namespace, id, hash))
+    }
+
+    const fn replays(&self) -> bool {
+        matches!(self.duplicate, Duplicate::Replay { .. })
+    }
+
+    /// Whether a duplicate with another body is not one.
+    pub(crate) fn refuses_changed(&self) -> bool {
+        self.key_by == KeyBy::Id && self.body_changed == BodyChanged::Refuse
     }
 
     /// Says in header and extensions what became of the request.
@@ -109,12 +139,24 @@ impl Rules {
 /// What, next to its body, tells a request without an id from others.
 fn stand_in(parts: &Parts) -> BodyHash {
     let content_type = parts.headers.get(CONTENT_TYPE);
-    let fields = [
+    let [method, path, query] = target_fields(parts);
+    hash_fields(&[method, path, query, content_type.map(HeaderValue::as_bytes)])
+}
+
+/// What an answer is kept for, next to the body.
+fn target(parts: &Parts) -> BodyHash {
+    hash_fields(&target_fields(parts))
+}
+
+fn target_fields(parts: &Parts) -> [Option<&[u8]>; 3] {
+    [
         Some(parts.method.as_str().as_bytes()),
         Some(parts.uri.path().as_bytes()),
         parts.uri.query().map(str::as_bytes),
-        content_type.map(|value| value.as_bytes()),
-    ];
+    ]
+}
+
+fn hash_fields(fields: &[Option<&[u8]>]) -> BodyHash {
     let mut hasher = BodyHasher::default();
     for field in fields {
         // With lengths, so that the fields cannot run together; absent differs from empty.
@@ -141,12 +183,14 @@ impl fmt::Debug for Rules {
             .field("event_id", &self.event_id)
             .field("namespace", &self.namespace)
             .field("key_by", &self.key_by)
+            .field("body_changed", &self.body_changed)
             .field("missing_id", &self.missing_id)
             .field("in_flight", &self.in_flight)
             .field("store_failure", &self.store_failure)
             .field("on_disconnect", &self.on_disconnect)
             .field("max_body", &self.max_body)
             .field("body_timeout", &self.body_timeout)
+            .field("give_up_after", &self.give_up_after)
             .finish_non_exhaustive()
     }
 }

@@ -1,27 +1,26 @@
 //! The flow of one request, top to bottom.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{self, Poll},
     time::Duration,
 };
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::{
-    AfterWait, Begun, DedupEvent, Delivery, Error, InFlight, Key, Lease, LeaseStore, MissingId,
-    NoId, Outcome, Record, Refusal, Release, RequestBody, ResponseBody, StoreFailure, Unprotected,
+    AfterWait, Begun, DedupEvent, Error, InFlight, Key, Lease, LeaseStore, MissingId, NoId,
+    Outcome, Refusal, RequestBody, ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
     call::Call,
     delivery::Identity,
-    engine::{Candidate, Claim, NotStoodBy, Waited},
+    engine::{Claim, NotStoodBy, Waited},
     event::Context,
     future::{ResponseFuture, Step},
     guard::Guard,
-    inner::{Inner, InnerAnswer, Next, oneshot},
+    inner::{Inner, Next, oneshot},
 };
 
 /// When the sender may come again after the store failed.
@@ -59,7 +58,7 @@ where
     S::Error: Send + 'static,
     St: LeaseStore,
     B: Body + Send + 'static,
-    R: Send + 'static,
+    R: Body<Error: Send> + Send + 'static,
 {
     type Response = Response<ResponseBody<R>>;
     type Error = S::Error;
@@ -82,11 +81,11 @@ where
 }
 
 /// One request on its way.
-struct Flow<S, St: LeaseStore> {
-    inner: S,
-    guard: Arc<Guard<St>>,
+pub(crate) struct Flow<S, St: LeaseStore> {
+    pub(crate) inner: S,
+    pub(crate) guard: Arc<Guard<St>>,
     /// `None` for a run that no sender waits for.
-    context: Option<Context>,
+    pub(crate) context: Option<Context>,
 }
 
 impl<S, St: LeaseStore> Flow<S, St> {
@@ -185,8 +184,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let call = Arc::new(call);
         let running = call.clone();
         let answer = Box::pin(async move {
-            let (answer, _) = self.run(request, running, lease).await;
-            Ok(guard.inner(answer.transpose()?, outcome))
+            let ended = self.run(request, running, lease).await;
+            guard.ran(ended, outcome)
         });
         Step::Inner(answer, Some(call))
     }
@@ -272,78 +271,5 @@ impl<S, St: LeaseStore> Flow<S, St> {
         }
         let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
         self.call(request, identity, claim.unconfirmed(), outcome)
-    }
-
-    /// Runs the handler, and ends the lease by how that went. Tells, too, whether the event is
-    /// completed by it.
-    async fn run<B>(
-        self,
-        request: Buffered,
-        call: Arc<Call>,
-        lease: Option<Lease<St>>,
-    ) -> (InnerAnswer<S, B>, bool)
-    where
-        S: Inner<B>,
-    {
-        let (guard, hash, key) = (self.guard.clone(), call.body_hash, call.key.clone());
-        let Some(answer) = self.drive(request, call).await else {
-            match lease {
-                Some(lease) => lease.overran().await,
-                None => guard.over_limit(key),
-            }
-            return (None, false);
-        };
-        let (answer, status, completed) = match answer {
-            Ok(response) => {
-                let (parts, body) = response.into_parts();
-                let (status, completed) = (parts.status, (guard.rules.completed_when)(&parts));
-                let response = Response::from_parts(parts, body);
-                (Ok(response), Some(status.as_u16()), completed)
-            }
-            Err(error) => (Err(error), None, false),
-        };
-        match lease {
-            Some(lease) if completed => _ = lease.complete(Record::new(status, Some(hash))).await,
-            Some(lease) => lease.release(Release::Failed { status }).await,
-            None => {}
-        }
-        (Some(answer), completed)
-    }
-
-    /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
-    /// end the request.
-    async fn drive<B>(self, request: Buffered, call: Arc<Call>) -> InnerAnswer<S, B>
-    where
-        S: Inner<B>,
-    {
-        let limit = self.guard.dedup.settings().run_limit;
-        let request = request.into_request(Some(Delivery::new(call.clone())));
-        let answer = timeout(limit, oneshot(self.inner, request)).await;
-        call.run_ends();
-        answer.ok()
-    }
-
-    /// The request as a standby keeps it, and runs it.
-    fn candidate<B: Send + 'static>(self, request: Buffered, identity: Identity) -> Candidate<St>
-    where
-        S: Inner<B>,
-    {
-        let (guard, inner) = (self.guard, Mutex::new(self.inner));
-        Candidate {
-            dedup: guard.dedup.clone(),
-            request: request.to_request(),
-            run: Box::new(move |lease| {
-                let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
-                let flow = Self {
-                    inner,
-                    guard: guard.clone(),
-                    context: None,
-                };
-                let (request, identity) = (request.clone(), identity.clone());
-                let call = Call::new(&guard, &request, identity, Some(&lease), None);
-                let call = Arc::new(call);
-                Box::pin(async move { flow.run(request, call, Some(lease)).await.1 })
-            }),
-        }
     }
 }

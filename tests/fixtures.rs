@@ -179,7 +179,7 @@ async fn ids_are_read_where_the_manifest_says() {
             continue;
         };
         for key_by in [KeyBy::IdAndBody, KeyBy::Id] {
-            let layer = layer(event_id.clone()).key_by(key_by);
+            let layer = layer(event_id.clone()).key_by(key_by.clone());
             let request = fixture.request(Full::new(fixture.body.clone()));
             let (outcome, _, got) = send(&layer, request).await;
             assert_eq!(outcome, "run", "{}", fixture.name);
@@ -246,7 +246,7 @@ async fn retries_are_duplicates_by_id_and_by_body_where_that_is_the_same() {
         let name = &retry.name;
         let same_body = retry.body == first.body;
         for key_by in [KeyBy::Id, KeyBy::IdAndBody] {
-            let layer = layer(event_id.clone()).key_by(key_by);
+            let layer = layer(event_id.clone()).key_by(key_by.clone());
             let (outcome, _, _) = send(&layer, first.request(Full::new(first.body.clone()))).await;
             assert_eq!(outcome, "run", "{name}");
             let (outcome, status, got) =
@@ -280,7 +280,7 @@ async fn distinct_events_that_look_alike_both_run() {
     ] {
         for key_by in [KeyBy::Id, KeyBy::IdAndBody] {
             let layer = layer(event_id.clone())
-                .key_by(key_by)
+                .key_by(key_by.clone())
                 .missing_id(MissingId::Forward);
             for fixture in &distinct {
                 let request = fixture.request(Full::new(fixture.body.clone()));

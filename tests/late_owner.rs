@@ -2,6 +2,7 @@
 
 use std::{
     future::pending,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -9,11 +10,12 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::{
     sync::watch,
-    time::{Instant, sleep},
+    time::{Instant, advance, sleep},
 };
-use tower::Layer;
+use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
     Begun, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation, Record,
     Release, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
@@ -291,6 +293,50 @@ async fn a_renewal_that_lands_after_the_release_is_released_again() {
         sleep(secs(2)).await;
         assert!(holder(&store).await.is_none(), "{late:?}");
     }
+}
+
+/// A renewal without an answer can still land when one that was sent after it was answered, and the
+/// run is over.
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_lands_after_later_ones_and_the_release_is_released_again() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Renew, 1) => Fault::Late(secs(4)),
+        _ => Fault::None,
+    });
+    let service = layer(store.clone())
+        .lease(secs(30))
+        .on_disconnect(OnDisconnect::Cancel)
+        .layer(Handler::new(|_| pending()));
+    let answer = send_later(&service, post("e1"));
+    store.called(Operation::Renew, 1).await;
+    sleep(millis(3_500)).await;
+    assert_eq!(store.count(Operation::Renew), 2);
+    answer.abort();
+    sleep(millis(100)).await;
+    assert!(holder(&store).await.is_none(), "it is released");
+    sleep(millis(500)).await;
+    assert!(holder(&store).await.is_some(), "the renewal has landed");
+    sleep(secs(2)).await;
+    assert!(holder(&store).await.is_none());
+}
+
+/// A process that stands still between an acquire and its reply finds its lease run out: others may
+/// have come, run and gone.
+#[tokio::test(start_paused = true)]
+async fn no_run_begins_under_a_lease_that_ran_out_before_its_reply_was_heard() {
+    let store = Faulty::broken(Operation::Acquire, Fault::DelayAfter(millis(10)));
+    let (late, next) = (Handler::ok(), Handler::ok());
+    let first = layer(store.clone()).lease(secs(2)).layer(late.clone());
+    let second = layer(store.elsewhere()).layer(next.clone());
+    let mut answer = pin!(first.oneshot(post("e1")));
+    assert!(answer.as_mut().now_or_never().is_none());
+    assert!(holder(&store).await.is_some(), "it has landed");
+    // Nothing of the first process is polled meanwhile.
+    advance(secs(2)).await;
+    assert_eq!(send(&second, post("e1")).await.brief(), (200, "run"));
+    let response = answer.await.unwrap();
+    assert_eq!(response.status(), 503);
+    assert_eq!((late.runs(), next.runs()), (0, 1));
 }
 
 /// An acquire that timed out, and lands when its request has long been answered.

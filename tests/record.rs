@@ -2,6 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use proptest::{prelude::*, sample::Index, test_runner::Config};
 use tower_webhook_dedup::{BodyHash, Entry, Record, Token};
 
@@ -66,6 +67,11 @@ fn entry() -> impl Strategy<Value = Entry> {
     ]
 }
 
+fn header_value() -> impl Strategy<Value = Vec<u8>> {
+    let byte = any::<u8>().prop_filter("no control character", |&byte| byte >= b' ' && byte != 127);
+    prop::collection::vec(byte, 0..12)
+}
+
 /// The state as its word in the text.
 fn state(entry: &Entry) -> &'static str {
     match entry {
@@ -113,6 +119,38 @@ proptest! {
         prop_assert_eq!(record.completed_at(), time);
         prop_assert_eq!(record.status(), status);
         prop_assert_eq!(record.body_hash(), hash);
+    }
+
+    #[test]
+    fn an_answer_is_read_back_whatever_is_in_it(
+        headers in prop::collection::vec(("[a-z!#$%&'*+.^_`|~-]{1,8}", header_value()), 0..4),
+        body in prop_oneof![any::<Vec<u8>>(), "\\PC{0,40}|[ %=\n\r\t]{0,8}".prop_map(String::into_bytes)],
+        given_up in any::<bool>(),
+    ) {
+        let encoded = |bytes: &[u8]| {
+            bytes.iter().map(|byte| format!("%{byte:02X}")).collect::<String>()
+        };
+        let mut text = format!("v1 done {TOKEN} 1764201600077 200 {HASH}");
+        if given_up {
+            text += " given-up";
+        }
+        text += &format!(" request={HASH}");
+        let mut expected = HeaderMap::new();
+        for (name, value) in headers {
+            text += &format!(" header:{name}={}", encoded(&value));
+            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
+            expected.append(name, HeaderValue::from_bytes(&value).unwrap());
+        }
+        text += &format!(" body={}", encoded(&body));
+        let entry: Entry = text.parse().unwrap();
+        let written = entry.to_string();
+        prop_assert_eq!(written.parse(), Ok(entry.clone()));
+        prop_assert!(written.bytes().all(|byte| matches!(byte, b' '..=b'~')), "{}", written);
+        let Entry::Done { record, .. } = entry else { panic!("not done") };
+        prop_assert_eq!(record.is_given_up(), given_up);
+        let answer = record.answer().unwrap();
+        prop_assert_eq!(answer.headers(), &expected);
+        prop_assert_eq!(&answer.body()[..], &body[..]);
     }
 
     #[test]
@@ -211,6 +249,50 @@ fn the_text_of_each_state_is_what_a_person_reads() {
     assert_eq!(text.parse::<Entry>().unwrap().to_string(), text);
     let text = format!("v1 done {TOKEN} 1764201600077 - -");
     assert_eq!(text.parse::<Entry>().unwrap().to_string(), text);
+    let text = format!("v1 done {TOKEN} 1764201600077 500 {HASH} given-up");
+    let entry: Entry = text.parse().unwrap();
+    assert_eq!(entry.to_string(), text);
+    let Entry::Done { record, .. } = entry else {
+        panic!("not done");
+    };
+    assert!(record.is_given_up());
+}
+
+#[test]
+fn an_answer_is_text_that_a_person_reads() {
+    let text = format!(
+        "v1 done {TOKEN} 1764201600077 200 {HASH} request={HASH} \
+         header:content-type=text/xml;%20charset=utf-8 body=<Response><Say>100%25</Say>%0A</Response>"
+    );
+    let entry: Entry = text.parse().unwrap();
+    assert_eq!(entry.to_string(), text);
+    let Entry::Done { record, .. } = &entry else {
+        panic!("not done");
+    };
+    let answer = record.answer().unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/xml; charset=utf-8");
+    assert_eq!(answer.body(), "<Response><Say>100%</Say>\n</Response>");
+    let shown = format!("{entry:?}");
+    assert!(!shown.contains("Say") && !shown.contains("xml"), "{shown}");
+}
+
+#[test]
+fn half_an_answer_is_none() {
+    for rest in [
+        "",
+        " given-up",
+        " body=x",
+        &format!(" request={HASH}"),
+        " header:a=b body=x",
+        // Of a process that knows more.
+        &format!(" request={HASH} body64=eA== header=x request"),
+    ] {
+        let text = format!("v1 done {TOKEN} 1 200 {HASH}{rest}");
+        let Ok(Entry::Done { record, .. }) = text.parse() else {
+            panic!("{text}");
+        };
+        assert!(record.answer().is_none(), "{text}");
+    }
 }
 
 #[test]
@@ -276,6 +358,9 @@ fn what_is_not_an_entry_is_an_error() {
         format!("v1 done {TOKEN} 1 200"),
         format!("v1 done {TOKEN} 1 65536 -"),
         format!("v1 done {TOKEN} 1 200 {}", &HASH[1..]),
+        format!("v1 done {TOKEN} 1 200 - request={} body=", &HASH[1..]),
+        format!("v1 done {TOKEN} 1 200 - request={HASH} header:=x body="),
+        format!("v1 done {TOKEN} 1 200 - request={HASH} header:a=%00 body="),
         format!("v1 failed {TOKEN} 1 1"),
         format!("v1 paused {TOKEN} 1 1 1"),
         format!("v2 paused {TOKEN} 1 1 1"),

@@ -6,11 +6,14 @@ mod support;
 #[path = "support/hook.rs"]
 mod hook;
 
+#[path = "support/promises.rs"]
+mod promises;
+
 use std::{collections::HashSet, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use tower_webhook_dedup::{
-    Acquire, DedupEvent, Key, LeaseStore, RedisStore, Release, StoreError, StoreErrorKind, Token,
+    Acquire, DedupEvent, Key, LeaseStore, RedisStore, StoreError, StoreErrorKind, Token,
     store::contract,
 };
 
@@ -51,87 +54,23 @@ async fn a_cluster_in_good_order_keeps_the_promises() {
     let cluster = Cluster::start();
     contract(open(&cluster)).await;
     contract(given(&urls(&cluster)).await).await;
-    a_late_owner_does_no_harm(&cluster).await;
-    a_crash_wedges_nothing(&cluster).await;
-    a_script_flush_has_no_visible_effect(&cluster).await;
+    let store = open(&cluster);
+    promises::a_late_owner_does_no_harm(&store).await;
+    let keeper = |key: &Key| &cluster.nodes()[cluster.owner(key.as_str())].server;
+    promises::a_crash_wedges_nothing(|| open(&cluster), keeper).await;
+    for n in 0..3 {
+        let flush = || {
+            for node in &cluster.nodes()[..3] {
+                node.server.command(&["SCRIPT", "FLUSH"]);
+            }
+        };
+        let key = cluster.fresh_on(n);
+        promises::a_script_flush_has_no_visible_effect(&store, &key, flush).await;
+    }
     of_many_acquires_one_wins(&cluster).await;
     braces_in_ids_do_not_choose_the_slot(&cluster).await;
     a_full_node_refuses_and_still_releases(&cluster).await;
     the_documented_rights_are_enough(&cluster).await;
-}
-
-/// R9.
-async fn a_late_owner_does_no_harm(cluster: &Cluster) {
-    let store = open(cluster);
-    let (key, late) = (fresh(), Token::random());
-    let short = Duration::from_millis(20);
-    store.acquire(&key, late, short, by()).await.unwrap();
-    until("the lease is over", async || {
-        store.inspect(&key, by()).await.unwrap().is_none()
-    })
-    .await;
-    let owner = acquired(&store, &key).await;
-    let kept = store.inspect(&key, by()).await.unwrap();
-    for release in [FAILED, Release::Abandoned] {
-        let released = store.release(&key, late, release, LEASE, by());
-        assert!(!released.await.unwrap());
-    }
-    assert!(!store.renew(&key, late, LEASE, by()).await.unwrap());
-    let record = done();
-    let complete = store.complete(&key, late, &record, LEASE, by());
-    assert!(!complete.await.unwrap());
-    assert_eq!(store.inspect(&key, by()).await.unwrap(), kept);
-    let released = store.release(&key, owner, FAILED, LEASE, by());
-    assert!(released.await.unwrap());
-}
-
-/// R7: what a process leaves behind that dies while it holds a lease.
-async fn a_crash_wedges_nothing(cluster: &Cluster) {
-    let lease = Duration::from_secs(2);
-    let key = fresh();
-    let dead = open(cluster);
-    dead.acquire(&key, Token::random(), lease, by())
-        .await
-        .unwrap();
-    drop(dead);
-    let server = &cluster.nodes()[cluster.owner(key.as_str())].server;
-    let ttl = server.number(&["PTTL", key.as_str()]);
-    assert!((1..=2000).contains(&ttl), "{ttl}");
-    let (store, token) = (open(cluster), Token::random());
-    let early = store.acquire(&key, token, lease, by()).await.unwrap();
-    assert!(matches!(early, Acquire::InFlight { .. }), "{early:?}");
-    until("the lease ran out", async || {
-        let acquired = store.acquire(&key, token, lease, by()).await.unwrap();
-        matches!(acquired, Acquire::Acquired { attempt: 1 })
-    })
-    .await;
-}
-
-/// R42: on each node, of which none has seen the scripts.
-async fn a_script_flush_has_no_visible_effect(cluster: &Cluster) {
-    let store = open(cluster);
-    let flush = || {
-        for node in &cluster.nodes()[..3] {
-            node.server.command(&["SCRIPT", "FLUSH"]);
-        }
-    };
-    for n in 0..3 {
-        let key = cluster.fresh_on(n);
-        let token = acquired(&store, &key).await;
-        flush();
-        assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
-        flush();
-        let released = store.release(&key, token, FAILED, LEASE, by());
-        assert!(released.await.unwrap());
-        flush();
-        let token = acquired(&store, &key).await;
-        flush();
-        let record = done();
-        let complete = store.complete(&key, token, &record, LEASE, by());
-        assert!(complete.await.unwrap());
-        flush();
-        assert!(store.forget(&key, false, by()).await.unwrap());
-    }
 }
 
 async fn of_many_acquires_one_wins(cluster: &Cluster) {
@@ -157,11 +96,7 @@ async fn of_many_acquires_one_wins(cluster: &Cluster) {
 /// R35.
 async fn braces_in_ids_do_not_choose_the_slot(cluster: &Cluster) {
     let hook = Hook::with(&cluster.url(), |layer| layer);
-    for id in ["{", "}", "{}", "a{b}c", "{}{", "{{}}"] {
-        hook.send_with(id, FAIL).await.is(500, "run");
-        hook.send(id).await.is(200, "run");
-        hook.send(id).await.is(200, "duplicate");
-    }
+    promises::braces_in_ids_are_nothing_special(&hook).await;
     let mut owners = HashSet::new();
     for n in 1..=300 {
         hook.send(&format!("{{x}}{n}")).await.is(200, "run");

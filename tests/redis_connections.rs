@@ -54,6 +54,45 @@ async fn a_server_that_repeats_the_password_is_not_quoted() {
     );
 }
 
+/// Whatever the server's words: it did not let us in.
+#[tokio::test]
+async fn a_refused_login_is_denied() {
+    for answer in [
+        "-WRONGPASS invalid username-password pair or user is disabled.",
+        "-ERR invalid password",
+        "-ERR AUTH <password> called without any password configured for the default user.",
+        "-ERR Client sent AUTH, but no password is set",
+        "-ERR unknown command 'AUTH', with args beginning with: 's3cr3t'",
+        "-ERR wrong number of arguments for 'auth' command",
+        "-NOTYET come again",
+    ] {
+        let fake = FakeRedis::saying(answer).await;
+        for login in [":s3cr3t@", "user:s3cr3t@"] {
+            let url = fake.url().replace("redis://", &format!("redis://{login}"));
+            let error = refused(&RedisStore::open(&url).unwrap()).await;
+            assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+            assert!(!error.may_have_landed());
+        }
+    }
+    // It says nothing about the login.
+    let fake = FakeRedis::saying("-LOADING Redis is loading the dataset in memory").await;
+    let url = fake.url().replace("redis://", "redis://:s3cr3t@");
+    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+}
+
+/// As `main` prints it.
+#[test]
+fn an_error_is_shown_as_a_sentence() {
+    fn main() -> Result<(), Box<dyn std::error::Error>> {
+        RedisStore::open("redis:/localhost")?;
+        Ok(())
+    }
+    let error = main().unwrap_err();
+    let shown = "the store is misconfigured: the URL of the server";
+    assert!(format!("{error:?}").starts_with(shown), "{error:?}");
+}
+
 #[test]
 fn a_malformed_url_is_an_error_without_the_password() {
     for url in [
@@ -80,7 +119,7 @@ fn a_malformed_url_is_an_error_without_the_password() {
         "redis+sentinel://:s3cr3t@localhost/service#s3cr3t",
     ] {
         let error = RedisStore::open(url).expect_err(url);
-        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert_eq!(error.kind(), StoreErrorKind::Misconfigured, "{error}");
         assert!(!error.may_have_landed());
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("s3c"), "{shown}");
@@ -121,7 +160,7 @@ fn a_url_that_needs_a_feature_is_an_error_without_it() {
             }
             Err(error) => {
                 assert!(!on, "{error}");
-                assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+                assert_eq!(error.kind(), StoreErrorKind::Misconfigured);
                 assert!(error.to_string().contains(feature), "{error}");
                 format!("{error} {error:?}")
             }

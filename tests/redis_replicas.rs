@@ -14,49 +14,13 @@ use tower_webhook_dedup::{
 
 use self::{
     hook::{Hook, send_until_taken},
-    support::{FAILED, LEASE, Proxy, RedisServer, acquired, by, done, fresh, listening, until},
+    support::{FAILED, LEASE, Pair, Proxy, acquired, by, done, fresh, until},
 };
 
 const ENOUGH: Duration = Duration::from_secs(2);
 
-/// A primary, and a replica of it.
-struct Pair {
-    primary: RedisServer,
-    replica: RedisServer,
-}
-
-impl Pair {
-    async fn start() -> Self {
-        let (port, primary) = listening(&["--repl-diskless-sync-delay", "0"]);
-        let port = port.to_string();
-        let replica = RedisServer::with(&["--replicaof", "127.0.0.1", &port]);
-        until("the replica is in step", async || {
-            let replication = replica.text(&["INFO", "replication"]);
-            replication.contains("master_link_status:up")
-        })
-        .await;
-        // It is up some time before the primary counts it.
-        until("the replica counts", async || {
-            let replication = primary.text(&["INFO", "replication"]);
-            replication.contains("state=online")
-        })
-        .await;
-        let client = redis::Client::open(primary.url()).unwrap();
-        let mut connection = client.get_connection().unwrap();
-        redis::cmd("SET")
-            .arg("warm")
-            .arg("up")
-            .exec(&mut connection)
-            .unwrap();
-        let mut wait = redis::cmd("WAIT");
-        let confirmed: u32 = wait.arg(1).arg(20_000).query(&mut connection).unwrap();
-        assert_eq!(confirmed, 1);
-        Self { primary, replica }
-    }
-
-    fn store(&self, at_most: Duration) -> RedisStore {
-        open(&self.primary.url(), at_most)
-    }
+fn over(pair: &Pair, at_most: Duration) -> RedisStore {
+    open(&pair.primary.url(), at_most)
 }
 
 fn open(url: &str, at_most: Duration) -> RedisStore {
@@ -67,7 +31,7 @@ fn open(url: &str, at_most: Duration) -> RedisStore {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn confirmed_writes_keep_the_contract() {
     let pair = Pair::start().await;
-    let store = pair.store(ENOUGH);
+    let store = over(&pair, ENOUGH);
     contract(store.clone()).await;
     let key = fresh();
     let token = acquired(&store, &key).await;
@@ -82,8 +46,8 @@ async fn confirmed_writes_keep_the_contract() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_no_replica_confirms_is_given_back() {
     let pair = Pair::start().await;
-    let patient = pair.store(ENOUGH);
-    let store = pair.store(Duration::from_millis(200));
+    let patient = over(&pair, ENOUGH);
+    let store = over(&pair, Duration::from_millis(200));
     let (kept, failed) = (fresh(), fresh());
     let token = acquired(&patient, &kept).await;
     let before = acquired(&patient, &failed).await;
@@ -166,7 +130,7 @@ async fn a_lease_found_by_the_repeat_is_confirmed_too() {
 async fn many_that_wait_do_not_hold_up_the_others_beyond_their_deadline() {
     const DEADLINE: Duration = Duration::from_secs(3);
     let pair = Pair::start().await;
-    let store = pair.store(ENOUGH);
+    let store = over(&pair, ENOUGH);
     let key = fresh();
     let token = acquired(&store, &key).await;
     pair.replica.freeze();
@@ -199,7 +163,7 @@ async fn many_that_wait_do_not_hold_up_the_others_beyond_their_deadline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_events_are_refused_until_one_is_back() {
     let pair = Pair::start().await;
-    let hook = Hook::with_store(pair.store(ENOUGH), |layer| layer.store_timeout(ENOUGH));
+    let hook = Hook::with_store(over(&pair, ENOUGH), |layer| layer.store_timeout(ENOUGH));
     hook.send("e0").await.is(200, "run");
     let running = hook.begin("e1", &[]).await;
     pair.replica.freeze();

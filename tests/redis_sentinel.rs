@@ -6,19 +6,20 @@ mod support;
 #[path = "support/hook.rs"]
 mod hook;
 
+#[path = "support/promises.rs"]
+mod promises;
+
 use std::time::Duration;
 
 use tokio::time::Instant;
 use tower_webhook_dedup::{
-    Acquire, DedupEvent, LeaseStore, RedisStore, Release, StoreError, StoreErrorKind, Token,
-    store::contract,
+    DedupEvent, LeaseStore, RedisStore, StoreError, StoreErrorKind, store::contract,
 };
 
 use self::{
     hook::{Hook, send_until_taken},
     support::{
-        FAILED, LEASE, PATIENCE, Proxy, RedisServer, Service, acquired, by, done, fresh, listening,
-        refused, until, works,
+        PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening, refused, until, works,
     },
 };
 
@@ -39,85 +40,15 @@ async fn a_service_in_good_order_keeps_the_promises() {
     contract(open(&service)).await;
     let in_database = format!("{}/3", service.url());
     contract(RedisStore::open(&in_database).unwrap().boxed()).await;
-    a_late_owner_does_no_harm(&service).await;
-    a_crash_wedges_nothing(&service).await;
-    a_script_flush_has_no_visible_effect(&service).await;
-    braces_in_ids_are_nothing_special(&service).await;
+    let store = open(&service);
+    promises::a_late_owner_does_no_harm(&store).await;
+    promises::a_crash_wedges_nothing(|| open(&service), |_| primary(&service)).await;
+    let flush = || drop(primary(&service).command(&["SCRIPT", "FLUSH"]));
+    promises::a_script_flush_has_no_visible_effect(&store, &fresh(), flush).await;
+    promises::braces_in_ids_are_nothing_special(&Hook::with(&service.url(), |layer| layer)).await;
     a_full_primary_is_an_outage_and_still_releases(&service).await;
     a_completion_that_redis_did_not_hear_is_written_later(&service).await;
     the_documented_rights_are_enough(&service).await;
-}
-
-/// R9.
-async fn a_late_owner_does_no_harm(service: &Service) {
-    let store = open(service);
-    let (key, late) = (fresh(), Token::random());
-    let short = Duration::from_millis(20);
-    store.acquire(&key, late, short, by()).await.unwrap();
-    until("the lease is over", async || {
-        store.inspect(&key, by()).await.unwrap().is_none()
-    })
-    .await;
-    acquired(&store, &key).await;
-    let kept = store.inspect(&key, by()).await.unwrap();
-    for release in [FAILED, Release::Abandoned] {
-        let released = store.release(&key, late, release, LEASE, by());
-        assert!(!released.await.unwrap());
-    }
-    assert!(!store.renew(&key, late, LEASE, by()).await.unwrap());
-    let record = done();
-    let complete = store.complete(&key, late, &record, LEASE, by());
-    assert!(!complete.await.unwrap());
-    assert_eq!(store.inspect(&key, by()).await.unwrap(), kept);
-}
-
-/// R7.
-async fn a_crash_wedges_nothing(service: &Service) {
-    let lease = Duration::from_secs(2);
-    let key = fresh();
-    let dead = open(service);
-    let dying = dead.acquire(&key, Token::random(), lease, by());
-    dying.await.unwrap();
-    drop(dead);
-    let ttl = primary(service).number(&["PTTL", key.as_str()]);
-    assert!((1..=2000).contains(&ttl), "{ttl}");
-    let (store, token) = (open(service), Token::random());
-    let early = store.acquire(&key, token, lease, by()).await.unwrap();
-    assert!(matches!(early, Acquire::InFlight { .. }), "{early:?}");
-    until("the lease ran out", async || {
-        let acquired = store.acquire(&key, token, lease, by()).await.unwrap();
-        matches!(acquired, Acquire::Acquired { attempt: 1 })
-    })
-    .await;
-}
-
-/// R42.
-async fn a_script_flush_has_no_visible_effect(service: &Service) {
-    let store = open(service);
-    let flush = || primary(service).command(&["SCRIPT", "FLUSH"]);
-    let key = fresh();
-    let token = acquired(&store, &key).await;
-    flush();
-    assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
-    flush();
-    let released = store.release(&key, token, FAILED, LEASE, by());
-    assert!(released.await.unwrap());
-    flush();
-    let token = acquired(&store, &key).await;
-    flush();
-    let record = done();
-    let complete = store.complete(&key, token, &record, LEASE, by());
-    assert!(complete.await.unwrap());
-}
-
-/// R35.
-async fn braces_in_ids_are_nothing_special(service: &Service) {
-    let hook = Hook::with(&service.url(), |layer| layer);
-    for id in ["{", "}", "{}", "a{b}c", "{x}1", "{x}2"] {
-        hook.send_with(id, FAIL).await.is(500, "run");
-        hook.send(id).await.is(200, "run");
-        hook.send(id).await.is(200, "duplicate");
-    }
 }
 
 /// R45.

@@ -16,21 +16,14 @@ use tower_webhook_dedup::{
 use self::{
     certs::Authority,
     hook::Hook,
-    support::{RedisServer, acquired, fresh, refused, until},
+    support::{RedisServer, acquired, fresh, listening_with, refused, until},
 };
 
 /// A server that speaks nothing but TLS, apart from the socket over which the test looks at it.
 fn start(authority: &Authority, host: &str, checks_clients: bool) -> (String, RedisServer) {
     let certificates = authority.server_arguments(host, checks_clients);
-    for _ in 0..20 {
-        let port = support::free_ports().0.to_string();
-        let mut arguments = vec!["--bind", "127.0.0.1", "--tls-port", &port];
-        arguments.extend(certificates.iter().map(String::as_str));
-        if let Some(server) = RedisServer::try_with(&arguments) {
-            return (format!("rediss://127.0.0.1:{port}"), server);
-        }
-    }
-    panic!("no free port, or no TLS in this redis-server");
+    let (port, server) = listening_with(&certificates, &[]);
+    (format!("rediss://127.0.0.1:{port}"), server)
 }
 
 fn trusting(url: &str, authority: &Authority) -> RedisStoreBuilder {
@@ -91,6 +84,68 @@ async fn a_server_that_checks_clients_lets_in_those_with_a_certificate() {
     assert!(!error.may_have_landed(), "{error}");
 }
 
+#[cfg(feature = "cluster")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_spoken_to_over_tls_also_after_a_failover() {
+    let authority = Authority::new("ours");
+    let certificates = authority.server_arguments("127.0.0.1", false);
+    let cluster = support::Cluster::start_over_tls(&certificates);
+    let store = trusting(&cluster.url(), &authority).open().unwrap();
+    contract(store.clone()).await;
+    let error = refused(&RedisStore::open(&cluster.url()).unwrap()).await;
+    assert!(error.to_string().contains("certificate"), "{error}");
+
+    let hook = Hook::with_store(store, |layer| layer);
+    hook.send("e1").await.is(200, "run");
+    let old = cluster.nodes()[..3].iter().position(|node| {
+        let server = &node.server;
+        !hook::keys(server, "e1").is_empty()
+    });
+    let new = cluster.replica_of(old.unwrap());
+    let new = &cluster.nodes()[new].server;
+    new.command(&["CLUSTER", "FAILOVER"]);
+    until("it takes over", async || {
+        let replication = new.text(&["INFO", "replication"]);
+        replication.contains("role:master")
+    })
+    .await;
+    let again = hook::send_until_taken(&hook, "e1").await;
+    again.is(200, "duplicate");
+}
+
+/// The Sentinels and the servers check certificates alike.
+#[cfg(feature = "sentinel")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sentinels_and_their_primary_are_spoken_to_over_tls_also_after_a_failover() {
+    let authority = Authority::new("ours");
+    let certificates = authority.server_arguments("127.0.0.1", true);
+    let service = support::Service::start_over_tls(&certificates);
+    let ours = authority.sign(ClientAuth);
+    let store = trusting(&service.url(), &authority)
+        .client_certificate(ours.certificate, ours.key)
+        .open()
+        .unwrap();
+    contract(store.clone()).await;
+    let nobody = trusting(&service.url(), &authority).open().unwrap();
+    let error = refused(&nobody).await;
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+
+    let hook = Hook::with_store(store, |layer| layer);
+    hook.send("e1").await.is(200, "run");
+    until("both replicas have it", async || {
+        service.servers().all(|server| hook::is_done(server, "e1"))
+    })
+    .await;
+    service.fail_over();
+    until("the new primary is asked", async || {
+        hook::send_until_taken(&hook, "e2").await;
+        let primary = service.servers().nth(service.primary()).unwrap();
+        hook::is_done(primary, "e2")
+    })
+    .await;
+    hook.send("e1").await.is(200, "duplicate");
+}
+
 /// R72 over TLS.
 #[tokio::test]
 async fn a_connection_closed_while_idle_is_not_noticed() {
@@ -129,7 +184,7 @@ fn certificates_that_make_no_sense_are_an_error() {
             "{shown}"
         );
         let error = builder.open().unwrap_err();
-        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        assert_eq!(error.kind(), StoreErrorKind::Misconfigured, "{error}");
         let shown = format!("{error} {error:?}");
         assert!(!shown.contains("s3cr3t"), "{shown}");
     }

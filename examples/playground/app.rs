@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    str::FromStr,
     sync::{Arc, Mutex, PoisonError},
-    time::Duration,
 };
 
 use axum::{
@@ -17,6 +15,8 @@ use axum::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tower_webhook_dedup::{BoxStore, Delivery, WebhookDedupLayer};
+
+use super::orders::Orders;
 
 /// The routes, with the layer around the one that needs it.
 pub(crate) fn app(dedup: WebhookDedupLayer<BoxStore>) -> Router {
@@ -36,20 +36,18 @@ async fn demo(
     headers: HeaderMap,
     body: Bytes,
 ) -> (StatusCode, String) {
+    let orders = match Orders::read(&headers) {
+        Ok(orders) => orders,
+        Err(why) => return (StatusCode::BAD_REQUEST, why),
+    };
     let event_id = event_id(delivery.as_deref());
     runs.started(event_id, &body);
-    if let Some(ms) = header(&headers, "x-demo-sleep-ms") {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
-    }
-    assert!(
-        header(&headers, "x-demo-panic") != Some(1),
-        "the request asked for it"
-    );
-    let status = header(&headers, "x-demo-status").unwrap_or(StatusCode::OK);
-    if status.is_success() {
+    tokio::time::sleep(orders.sleep).await;
+    assert!(!orders.panic, "the request asked for it");
+    if orders.status.is_success() {
         runs.completed(event_id);
     }
-    (status, format!("the handler ran for {event_id}\n"))
+    (orders.status, format!("the handler ran for {event_id}\n"))
 }
 
 /// The id as the request has it; `-` where it has none.
@@ -58,10 +56,6 @@ fn event_id(delivery: Option<&Delivery>) -> &str {
         Some(delivery) if !delivery.is_by_body() => delivery.event_id(),
         _ => "-",
     }
-}
-
-fn header<T: FromStr>(headers: &HeaderMap, name: &str) -> Option<T> {
-    headers.get(name)?.to_str().ok()?.parse().ok()
 }
 
 async fn runs(State(runs): State<Runs>) -> Json<Value> {

@@ -12,6 +12,7 @@
 
 mod app;
 mod options;
+mod orders;
 
 use std::{error::Error, future::IntoFuture, time::Duration};
 

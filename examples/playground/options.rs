@@ -137,7 +137,7 @@ impl Options {
             .missing_id(self.missing_id)
             .store_failure(self.store_failure)
             .on_disconnect(self.on_disconnect)
-            .key_by(self.key_by)
+            .key_by(self.key_by.clone())
             .max_body(self.max_body)
             .body_timeout(self.body_timeout)
             .store_timeout(self.store_timeout);

@@ -23,6 +23,8 @@ use std::{error::Error, process::ExitCode, sync::Arc, time::Duration};
 
 use fastrand::Rng;
 use indicatif::{ProgressBar, ProgressStyle};
+use tokio::time::Instant;
+use tower_webhook_dedup::{Key, LeaseStore, RedisStore};
 
 use self::{
     fleet::RedisServer,
@@ -50,15 +52,33 @@ async fn main() -> ExitCode {
 }
 
 async fn storm(options: &Options) -> Result<(), Box<dyn Error>> {
+    if let Some(Some(url)) = &options.redis {
+        reach(url).await?;
+    }
     let report = if options.is_fleet() {
         fleet::run(options).await?
     } else {
         run(options).await?
     };
     println!("{report}");
+    let verdict = report.verdict();
+    if let Ok(well) = &verdict {
+        println!("OK: {well}\n");
+    }
     // The last line is for scripts.
     println!("{}", report.summary());
-    Ok(report.verdict()?)
+    verdict.map_err(|why| format!("FAILED: {why}"))?;
+    Ok(())
+}
+
+/// Whether there is a Redis at all. Where there is none, everything is refused, which proves little.
+async fn reach(url: &str) -> Result<(), Box<dyn Error>> {
+    let (store, any) = (RedisStore::open(url)?, Key::new("storm", "any"));
+    let by = Instant::now() + Duration::from_secs(5);
+    match store.inspect(&any, by).await {
+        Ok(_) => Ok(()),
+        Err(why) => Err(format!("the store never answered, so there was no storm: {why}").into()),
+    }
 }
 
 /// The storm over one server, in this process.

@@ -102,14 +102,16 @@ impl Report {
         line
     }
 
-    /// Whether all events came through, in a storm that was worth the name.
-    pub(crate) fn verdict(&self) -> Result<(), String> {
+    /// How all events came through, in a storm that was worth the name; or why not.
+    pub(crate) fn verdict(&self) -> Result<String, String> {
         if !self.lost.is_empty() || !self.doubled.is_empty() {
             let (lost, doubled) = (some(&self.lost), some(&self.doubled));
-            return Err(format!("lost: {lost}; doubled: {doubled}"));
+            return Err(format!(
+                "acknowledged and never completed: {lost}; completed more than once: {doubled}"
+            ));
         }
         if !self.drained {
-            return Err("draining took too long".into());
+            return Err("the servers did not finish what they had promised in time".into());
         }
         let least = 1 + self.events / 100;
         let faults = [
@@ -123,7 +125,13 @@ impl Report {
             Some((name, count)) if self.layer => Err(format!(
                 "too weak a storm to prove anything: {name} {count}, of at least {least}"
             )),
-            _ => self.fleet.as_ref().map_or(Ok(()), Outcome::verdict),
+            _ => {
+                let but = self.fleet.as_ref().map_or(Ok(None), Outcome::verdict)?;
+                Ok(format!(
+                    "every acknowledged event was completed, and none more than once{}",
+                    but.unwrap_or_default()
+                ))
+            }
         }
     }
 }
@@ -147,23 +155,64 @@ fn some(ids: &[String]) -> String {
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = [
-            ("events", self.events),
-            ("deliveries", self.deliveries),
-            ("  duplicates", self.duplicates),
-            ("  stood by", self.stood_by),
-            ("  in flight", self.in_flight),
-            ("  refused", self.refused),
-            ("  hung up", self.hung_up),
-            ("runs", self.runs),
-            ("  failed", self.failed),
-            ("  panicked", self.panicked),
-            ("completed", self.completed),
-            ("given up", self.given_up),
-            ("lost", self.lost.len()),
-            ("doubled", self.doubled.len()),
+            ("events", self.events, ""),
+            (
+                "deliveries",
+                self.deliveries,
+                "requests: each event comes several times",
+            ),
+            (
+                "  duplicates",
+                self.duplicates,
+                "200, as the event was completed before",
+            ),
+            (
+                "  stood by",
+                self.stood_by,
+                "200 while another attempt ran, and a promise to take over",
+            ),
+            (
+                "  in flight",
+                self.in_flight,
+                "503 while another attempt ran",
+            ),
+            (
+                "  refused",
+                self.refused,
+                "503 without the store, 400 for half a body",
+            ),
+            (
+                "  hung up",
+                self.hung_up,
+                "the sender did not wait for the answer",
+            ),
+            ("runs", self.runs, "of the handler"),
+            ("  failed", self.failed, "it answered 500"),
+            ("  panicked", self.panicked, ""),
+            (
+                "completed",
+                self.completed,
+                "events whose handler succeeded",
+            ),
+            (
+                "given up",
+                self.given_up,
+                "events never acknowledged, as their sender knows",
+            ),
+            (
+                "lost",
+                self.lost.len(),
+                "events acknowledged and never completed: must be 0",
+            ),
+            (
+                "doubled",
+                self.doubled.len(),
+                "events completed more than once: must be 0",
+            ),
         ];
-        for (name, count) in rows {
-            writeln!(f, "{name:<14}{count:>10}")?;
+        for (name, count, meaning) in rows {
+            let line = format!("{name:<14}{count:>10}  {meaning}");
+            writeln!(f, "{}", line.trim_end())?;
         }
         writeln!(f, "\n{:<14}{:>10}{:>12}", "answered in", "p50", "p99")?;
         writeln!(f, "  first       {}", self.first)?;

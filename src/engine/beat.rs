@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -26,8 +26,9 @@ pub(crate) struct Beat {
     times: Mutex<Times>,
     /// A renewal is on its way.
     pub(super) renewing: AtomicBool,
-    /// A renewal was sent, or is about to be, whose outcome is not known.
-    pub(super) open: AtomicBool,
+    /// How many renewals were sent, or are about to be, whose outcomes are not known: each may
+    /// still land, after others that were sent later, too.
+    pub(super) open: AtomicUsize,
     /// The run is over.
     over: AtomicBool,
     /// The store was told so, or that is left to the background.
@@ -61,7 +62,7 @@ impl Beat {
             settings,
             times: Mutex::new(times),
             renewing: AtomicBool::new(false),
-            open: AtomicBool::new(false),
+            open: AtomicUsize::new(0),
             over: AtomicBool::new(false),
             told: AtomicBool::new(false),
             lost: AtomicBool::new(false),

@@ -10,11 +10,18 @@ use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, StoreE
 
 impl<St: LeaseStore> Dedup<St> {
     pub(super) async fn call_acquire(&self, key: &Key, token: Token) -> Result<Acquire, Error> {
-        let lease = self.settings.lease;
-        self.call(Operation::Acquire, key, |store, by| {
+        let (lease, sent) = (self.settings.lease, Instant::now());
+        let acquired = self.call(Operation::Acquire, key, |store, by| {
             store.acquire(key, token, lease, by)
-        })
-        .await
+        });
+        match acquired.await? {
+            // This process stood still before it heard the reply. The lease may have run out by
+            // now, and another run have come and gone.
+            Acquire::Acquired { .. } if sent.elapsed() >= lease => {
+                Err(self.failed(key, Error::timed_out(Operation::Acquire)))
+            }
+            acquired => Ok(acquired),
+        }
     }
 
     pub(super) async fn call_renew(&self, key: &Key, token: Token) -> Result<bool, Error> {
@@ -83,11 +90,16 @@ impl<St: LeaseStore> Dedup<St> {
             Ok(Err(_)) => Error::panicked(operation),
             Err(_) => Error::timed_out(operation),
         };
+        Err(self.failed(key, error))
+    }
+
+    /// Reports the failure.
+    fn failed(&self, key: &Key, error: Error) -> Error {
         self.settings.emit(&DedupEvent::StoreFailed {
             key: key.clone(),
             error: error.clone(),
         });
-        Err(error)
+        error
     }
 }
 

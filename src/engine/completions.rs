@@ -15,8 +15,9 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Dedup, Settings, Shared,
     pace::{Pace, sleep},
+    tracker::Booked,
 };
-use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
+use crate::{DedupEvent, Key, LeaseStore, Record, Release, StoredAnswer, Token};
 
 /// At the cap the oldest is dropped and reported.
 const MOST: usize = 4096;
@@ -51,6 +52,8 @@ struct Completion {
     token: Token,
     record: Record,
     settings: Arc<Settings>,
+    /// The memory of the answer in the record.
+    _bytes: Option<Booked>,
     since: Instant,
     pace: Pace,
     due: Instant,
@@ -149,11 +152,13 @@ impl<St: LeaseStore> Dedup<St> {
     pub(super) fn complete_later(&self, key: Key, token: Token, record: Record) {
         self.settings
             .emit(&DedupEvent::CompletionPending { key: key.clone() });
+        let (record, bytes) = self.booked(record);
         let now = Instant::now();
         let completion = Completion {
             token,
             record,
             settings: self.settings.clone(),
+            _bytes: bytes,
             since: now,
             pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
             due: now,
@@ -169,6 +174,17 @@ impl<St: LeaseStore> Dedup<St> {
         }
         self.shared.completions.added.notify_one();
         self.write_completions();
+    }
+
+    /// Without its answer, where there is no room for that.
+    fn booked(&self, record: Record) -> (Record, Option<Booked>) {
+        let Some(size) = record.answer().map(StoredAnswer::size) else {
+            return (record, None);
+        };
+        match self.tracker().book(size, &self.settings.limits) {
+            Some(booked) => (record, Some(booked)),
+            None => (record.with_answer(None), None),
+        }
     }
 
     /// How the event was completed, where that is pending.
@@ -291,12 +307,12 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
     match dedup.call_complete(&key, token, &record).await {
         Ok(written) => {
             completions.remove(&key, token);
-            let status = record.status();
-            dedup.settings.emit(&if written {
-                DedupEvent::Completed { key, status }
-            } else {
-                DedupEvent::LeaseLost { key }
-            });
+            let (status, given_up) = (record.status(), record.is_given_up());
+            match written {
+                true if given_up => {}
+                true => dedup.settings.emit(&DedupEvent::Completed { key, status }),
+                false => dedup.settings.emit(&DedupEvent::LeaseLost { key }),
+            }
         }
         Err(_) if is_old => {
             if completions.remove(&key, token) {

@@ -1,5 +1,7 @@
 //! The engine's front: acquire an event, run it, look at it.
 
+#[cfg(feature = "test-util")]
+use std::pin::Pin;
 use std::{
     fmt,
     future::Future,
@@ -243,6 +245,20 @@ impl<St: LeaseStore> Dedup<St> {
     #[must_use]
     pub fn drain_handle(&self) -> DrainHandle {
         DrainHandle::new(self.clone())
+    }
+
+    /// Passes each background task, of all clones, through `wrap` before it is spawned, so that a
+    /// test can freeze or kill what stands for one process. To be called before the first request;
+    /// only the first call counts.
+    #[cfg(feature = "test-util")]
+    pub fn wrap_tasks<W>(&self, wrap: W)
+    where
+        W: Fn(Pin<Box<dyn Future<Output = ()> + Send>>) -> Pin<Box<dyn Future<Output = ()> + Send>>
+            + Send
+            + Sync
+            + 'static,
+    {
+        self.tracker().wrap(Box::new(wrap));
     }
 
     /// Whether this namespace was not yet told of.

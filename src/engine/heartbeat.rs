@@ -133,7 +133,7 @@ impl<St: LeaseStore> Dedup<St> {
             }
         }
         beat.tell_end();
-        beat.open.load(Ordering::SeqCst)
+        beat.open.load(Ordering::SeqCst) > 0
     }
 
     /// Renews a lease that is due.
@@ -150,14 +150,17 @@ impl<St: LeaseStore> Dedup<St> {
         }
         // In this order: a run that ends in between either keeps the renewal from being sent, or
         // learns that one may still land.
-        beat.open.store(true, Ordering::SeqCst);
+        beat.open.fetch_add(1, Ordering::SeqCst);
         if !beat.is_live() {
             return;
         }
         let renewed = self.call_renew(&beat.key, beat.token).await;
         let lease = beat.settings.lease;
-        if renewed.is_ok() && beat.is_live() {
-            beat.open.store(false, Ordering::SeqCst);
+        let landed = renewed
+            .as_ref()
+            .map_or_else(|it| !it.may_have_landed(), |_| true);
+        if landed && beat.is_live() {
+            beat.open.fetch_sub(1, Ordering::SeqCst);
         }
         match renewed {
             // It came too late to tell whether the lease was held all the time: another run may

@@ -119,7 +119,7 @@ impl<St: LeaseStore> Lease<St> {
     /// event, and its outcome counts; or the store failed, and the record is written in the
     /// background, where [`DedupEvent`]s tell how that goes.
     pub async fn complete(mut self, record: Record) -> bool {
-        let status = record.status();
+        let (status, given_up) = (record.status(), record.is_given_up());
         self.end_beat();
         self.ending = Ending::Complete(record.clone());
         let written = self
@@ -127,6 +127,7 @@ impl<St: LeaseStore> Lease<St> {
             .call_complete(&self.key, self.token, &record)
             .await;
         match written {
+            Ok(true) if given_up => {}
             Ok(true) => {
                 let key = self.key.clone();
                 self.emit(&DedupEvent::Completed { key, status });
@@ -182,6 +183,12 @@ impl<St: LeaseStore> Lease<St> {
 
     fn emit(&self, event: &DedupEvent) {
         self.dedup.settings.emit(event);
+    }
+
+    /// Whether so many runs have failed if this one fails. Where the lease is lost, or was never
+    /// confirmed, that is not for this run to say.
+    pub(crate) fn is_last(&self, runs: u32) -> bool {
+        self.confirmed && !self.is_lost() && self.attempt >= runs
     }
 
     /// What renews the lease; nothing does where it is not confirmed.

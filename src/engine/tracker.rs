@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     future::Future,
+    pin::Pin,
     sync::{
         Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use tokio::{runtime::Handle, sync::Notify, task::JoinHandle, time::Instant};
+use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Limits;
@@ -26,7 +27,14 @@ pub(crate) struct Tracker {
     /// The events of runs whose senders hung up.
     detached: Mutex<HashMap<u64, Key>>,
     count: AtomicUsize,
+    /// What a test puts around each task.
+    wrap: OnceLock<Box<Wrap>>,
 }
+
+/// A task as a test sees it.
+pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+type Wrap = dyn Fn(Task) -> Task + Send + Sync;
 
 impl Tracker {
     /// Whether this is inside a runtime.
@@ -34,14 +42,16 @@ impl Tracker {
         Handle::try_current().is_ok()
     }
 
-    /// Spawns work that draining waits for; `None` outside a runtime, where nothing can run.
-    pub(crate) fn spawn<F>(&self, work: F) -> Option<JoinHandle<F::Output>>
-    where
-        F: Future + Send + 'static,
-        F::Output: Send + 'static,
-    {
-        let runtime = Handle::try_current().ok()?;
-        Some(self.tasks.spawn_on(work, &runtime))
+    /// Spawns work that draining waits for. `false` outside a runtime, where nothing can run.
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> bool {
+        let Ok(runtime) = Handle::try_current() else {
+            return false;
+        };
+        match self.wrap.get() {
+            Some(wrap) => drop(self.tasks.spawn_on(wrap(Box::pin(work)), &runtime)),
+            None => drop(self.tasks.spawn_on(work, &runtime)),
+        }
+        true
     }
 
     /// Spawns work that goes on for as long as the layer lives.
@@ -49,8 +59,17 @@ impl Tracker {
         let Ok(runtime) = Handle::try_current() else {
             return false;
         };
-        runtime.spawn(work);
+        match self.wrap.get() {
+            Some(wrap) => drop(runtime.spawn(wrap(Box::pin(work)))),
+            None => drop(runtime.spawn(work)),
+        }
         true
+    }
+
+    /// Puts this around each task from now on.
+    #[cfg(feature = "test-util")]
+    pub(super) fn wrap(&self, wrap: Box<Wrap>) {
+        _ = self.wrap.set(wrap);
     }
 
     /// Draining waits until this is dropped.

@@ -52,11 +52,13 @@ pub enum NoId {
     Absent,
     /// It is empty or white space only.
     Blank,
-    /// It is there twice, and a verifier and a handler may disagree on which one counts.
+    /// It is there twice, and a verifier and a handler may disagree on which one counts; or a key
+    /// is that a [`KeyBy`](crate::KeyBy) hashes.
     Ambiguous,
-    /// It is a boolean, an object or an array, or not text at all.
+    /// It is a boolean, an object or an array, or not text at all; or what a
+    /// [`KeyBy`](crate::KeyBy) hashes has a string with half a surrogate pair.
     WrongType,
-    /// The body is not JSON.
+    /// The body is not the JSON that it should be, or is nested more than 127 deep.
     Malformed,
 }
 
@@ -65,7 +67,7 @@ impl fmt::Display for NoId {
         f.write_str(match self {
             Self::Absent => "the event id is missing",
             Self::Blank => "the event id is blank",
-            Self::Ambiguous => "the event id is there twice",
+            Self::Ambiguous => "the event id, or a key that counts with it, is there twice",
             Self::WrongType => "the event id is neither text nor a number",
             Self::Malformed => "the body is not the JSON that the event id is read from",
         })
@@ -82,10 +84,7 @@ impl EventId {
     /// `EventId`, is the fallible way.
     #[track_caller]
     pub fn pointer(pointer: &str) -> Self {
-        match pointer.parse::<JsonPointer>() {
-            Ok(pointer) => pointer.into(),
-            Err(error) => panic!("{error}: {pointer:?}"),
-        }
+        JsonPointer::checked(pointer).into()
     }
 
     /// The value of this request header. Most signatures do not cover it: anybody who can replay

@@ -3,6 +3,7 @@
 //! Pure functions over bytes; nothing here waits.
 
 mod body_hash;
+mod canonical;
 mod event_id;
 mod form;
 mod key;
@@ -16,4 +17,8 @@ pub use self::{
     pointer::{JsonPointer, ParsePointerError},
 };
 
-pub(crate) use self::{body_hash::BodyHasher, text::IdText};
+pub(crate) use self::{
+    body_hash::BodyHasher,
+    canonical::{hash_except, hash_of},
+    text::IdText,
+};

@@ -87,11 +87,29 @@ impl fmt::Debug for JsonPointer {
 }
 
 impl JsonPointer {
+    /// Reads a pointer that stands in a program.
+    #[track_caller]
+    pub(crate) fn checked(text: &str) -> Self {
+        match text.parse() {
+            Ok(pointer) => pointer,
+            Err(error) => panic!("{error}: {text:?}"),
+        }
+    }
+
+    pub(super) fn tokens(&self) -> &[Box<str>] {
+        &self.tokens
+    }
+
     /// Reads the string or number that the pointer leads to.
+    pub(super) fn read<'de>(&self, body: &'de [u8]) -> Result<Cow<'de, str>, NoId> {
+        text_of(self.find(body)?.ok_or(NoId::Absent)?)
+    }
+
+    /// Finds the value that the pointer leads to.
     ///
     /// The whole document is walked and its structure checked. What is not on the path is skipped:
     /// UTF-8 inside skipped strings and the range of skipped numbers are not looked at.
-    pub(super) fn read<'de>(&self, body: &'de [u8]) -> Result<Cow<'de, str>, NoId> {
+    pub(super) fn find<'de>(&self, body: &'de [u8]) -> Result<Option<&'de RawValue>, NoId> {
         let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
         let mut found = Found::Nothing;
         let mut document = serde_json::Deserializer::from_slice(body);
@@ -103,8 +121,8 @@ impl JsonPointer {
         .and_then(|()| document.end())
         .map_err(|_| NoId::Malformed)?;
         match found {
-            Found::Value(value) => text_of(value),
-            Found::Nothing => Err(NoId::Absent),
+            Found::Value(value) => Ok(Some(value)),
+            Found::Nothing => Ok(None),
             Found::Twice => Err(NoId::Ambiguous),
         }
     }
@@ -226,7 +244,7 @@ impl<'de> Visitor<'de> for Walk<'_, '_, 'de> {
 }
 
 /// An array index as RFC 6901 has it: digits without a leading zero.
-fn index(token: &str) -> Option<usize> {
+pub(super) fn index(token: &str) -> Option<usize> {
     let canonical = token == "0" || !token.starts_with(['0', '+']);
     token.parse().ok().filter(|_| canonical)
 }

@@ -1,5 +1,6 @@
 //! The store that all processes share: who holds an event, and which ones are done.
 
+mod answer;
 mod boxed;
 mod cached;
 #[cfg(feature = "test-util")]
@@ -28,6 +29,7 @@ use self::memory::after;
 #[cfg(feature = "redis")]
 pub use self::redis::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
+    answer::StoredAnswer,
     boxed::{BoxStore, BoxStoreError},
     cached::Cached,
     fallback::{Fallback, FallbackError, Switch},
@@ -178,6 +180,8 @@ pub enum StoreErrorKind {
     Denied,
     /// An unexpected answer, or a stored value that cannot be read.
     BadReply,
+    /// What it was told about the server makes no sense, such as a malformed URL.
+    Misconfigured,
 }
 
 impl fmt::Display for StoreErrorKind {
@@ -189,6 +193,7 @@ impl fmt::Display for StoreErrorKind {
             Self::OutOfMemory => "the store is full",
             Self::Denied => "the store denied access",
             Self::BadReply => "the store gave an unexpected answer",
+            Self::Misconfigured => "the store is misconfigured",
         })
     }
 }

@@ -3,10 +3,11 @@
 use std::{
     fmt,
     str::{FromStr, SplitAsciiWhitespace},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
-use super::Token;
+use super::{StoredAnswer, Token, answer};
 use crate::BodyHash;
 
 /// What a store keeps under a [`Key`](crate::Key).
@@ -19,6 +20,11 @@ use crate::BodyHash;
 /// v1 failed <token> <when> <attempts> <status>
 /// v1 done <token> <when> <status> <body hash>
 /// ```
+///
+/// A done entry may go on: with `given-up`, where its event failed too often, and with the answer
+/// that is kept for duplicates, as `request=<hash of method, path and query>`,
+/// `header:<name>=<value>` for each header, and `body=<body>`. White space, control characters, `%`
+/// and all that is not ASCII are percent-encoded there.
 ///
 /// The first three fields never change, and a reader passes over fields that it does not know: old
 /// and new processes share a store during a deploy. Of a later version only the first three are
@@ -63,6 +69,8 @@ pub struct Record {
     at: SystemTime,
     status: Option<u16>,
     body_hash: Option<BodyHash>,
+    given_up: bool,
+    answer: Option<Arc<StoredAnswer>>,
 }
 
 impl Record {
@@ -74,7 +82,21 @@ impl Record {
             at: from_millis(to_millis(SystemTime::now())),
             status,
             body_hash,
+            given_up: false,
+            answer: None,
         }
+    }
+
+    /// The same, of an event that was not completed, but failed too often.
+    pub(crate) fn given_up(mut self) -> Self {
+        self.given_up = true;
+        self
+    }
+
+    /// The same, with an answer for its duplicates, or without.
+    pub(crate) fn with_answer(mut self, answer: Option<StoredAnswer>) -> Self {
+        self.answer = answer.map(Arc::new);
+        self
     }
 
     /// When the event was completed, on the clock of the process that did.
@@ -95,9 +117,22 @@ impl Record {
         self.body_hash
     }
 
+    /// Whether the event was not completed, but
+    /// [given up](crate::WebhookDedupLayer::give_up_after). The status is that of its last run.
+    #[must_use]
+    pub const fn is_given_up(&self) -> bool {
+        self.given_up
+    }
+
+    /// The answer that is kept for duplicates.
+    #[must_use]
+    pub fn answer(&self) -> Option<&StoredAnswer> {
+        self.answer.as_deref()
+    }
+
     /// How much memory it takes.
-    pub(super) const fn size(&self) -> usize {
-        size_of::<Self>()
+    pub(super) fn size(&self) -> usize {
+        size_of::<Self>() + self.answer().map_or(0, StoredAnswer::size)
     }
 }
 
@@ -168,19 +203,25 @@ impl fmt::Display for Entry {
                         at,
                         status,
                         body_hash,
+                        given_up,
+                        answer,
                     },
             } => {
                 let at = to_millis(*at);
-                write!(
-                    f,
-                    "v1 done {token} {at} {} {}",
-                    Known(status),
-                    Known(body_hash)
-                )
+                let (status, body_hash) = (Known(status), Known(body_hash));
+                write!(f, "v1 done {token} {at} {status} {body_hash}")?;
+                if *given_up {
+                    write!(f, " {GIVEN_UP}")?;
+                }
+                answer
+                    .as_ref()
+                    .map_or(Ok(()), |answer| write!(f, " {answer}"))
             }
         }
     }
 }
+
+const GIVEN_UP: &str = "given-up";
 
 /// `-` where there is nothing.
 struct Known<'a, T>(&'a Option<T>);
@@ -280,11 +321,19 @@ impl Fields<'_> {
     }
 
     fn done(mut self, token: Token) -> Result<Entry, ParseEntryError> {
-        let record = Record {
+        let mut record = Record {
             at: self.next(time, SystemTime::UNIX_EPOCH)?,
             status: self.next(known, None)?,
             body_hash: self.next(known, None)?,
+            given_up: false,
+            answer: None,
         };
+        let mut answer = answer::Fields::default();
+        for field in self.fields {
+            record.given_up |= field == GIVEN_UP;
+            answer.read(field)?;
+        }
+        record.answer = answer.finish().map(Arc::new);
         Ok(Entry::Done { token, record })
     }
 }

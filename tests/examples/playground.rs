@@ -114,6 +114,31 @@ async fn a_panicked_first_attempt_runs_again() {
 }
 
 #[tokio::test]
+async fn an_order_that_makes_no_sense_is_refused_with_a_sentence() {
+    let server = playground(&[]).await;
+    for (name, value) in [
+        ("x-demo-status", "teapot"),
+        ("x-demo-status", "101"),
+        ("x-demo-status", "999"),
+        ("x-demo-sleep-ms", "1s"),
+        ("x-demo-sleep-ms", "-1"),
+        ("x-demo-panic", "yes"),
+    ] {
+        let order = [(name, value)];
+        let answer = server
+            .web
+            .post_with(DEMO, r#"{"id":"evt_o"}"#, &order)
+            .await;
+        assert_eq!(answer.status, StatusCode::BAD_REQUEST);
+        let sentence = format!("{name} must be ");
+        assert!(answer.body.starts_with(&sentence), "{}", answer.body);
+        assert!(answer.body.contains(value), "{}", answer.body);
+    }
+    assert_eq!(server.runs("evt_o").await, (0, 0));
+    assert_eq!(server.deliver(r#"{"id":"evt_o"}"#).await.outcome(), "run");
+}
+
+#[tokio::test]
 async fn a_repeat_acknowledged_while_the_first_fails_is_completed_without_another_request() {
     let server = playground(&[]).await;
     let body = r#"{"id":"evt_4"}"#;

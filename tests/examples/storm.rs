@@ -10,8 +10,10 @@ async fn storm(arguments: &[&str]) -> (Option<i32>, String) {
     let mut storm = example("storm");
     let output = storm.args(arguments).output().await.unwrap();
     let stdout = String::from_utf8(output.stdout).unwrap();
-    let last = stdout.lines().last().unwrap().to_owned();
     eprintln!("{stdout}\n{}", String::from_utf8_lossy(&output.stderr));
+    let last = stdout.lines().last().unwrap().to_owned();
+    let is_well = stdout.contains("\nOK: every acknowledged event was completed");
+    assert_eq!(is_well, output.status.success(), "{stdout}");
     (output.status.code(), last)
 }
 
@@ -125,6 +127,23 @@ async fn a_storm_that_makes_no_sense_does_not_begin() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert!(stderr.starts_with("error: "), "{stderr}");
     }
+}
+
+#[tokio::test]
+async fn a_store_that_never_answers_is_told() {
+    // Nobody listens on a port that was just given back.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap());
+    drop(listener);
+    let output = example("storm").args(["--redis", &url]).output().await;
+    let output = output.unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        stderr.starts_with("the store never answered") && stderr.contains("refused"),
+        "{stderr}"
+    );
+    assert!(output.stdout.is_empty(), "there was no storm");
 }
 
 #[tokio::test]

@@ -42,12 +42,12 @@ impl Authority {
 
     /// A certificate for `127.0.0.1`, of a server or of a client.
     pub(crate) fn sign(&self, usage: ExtendedKeyUsagePurpose) -> Signed {
-        self.sign_for("127.0.0.1", usage)
+        self.sign_for("127.0.0.1", &[usage])
     }
 
-    pub(crate) fn sign_for(&self, host: &str, usage: ExtendedKeyUsagePurpose) -> Signed {
+    fn sign_for(&self, host: &str, usages: &[ExtendedKeyUsagePurpose]) -> Signed {
         let mut params = CertificateParams::new([host.to_owned()]).unwrap();
-        params.extended_key_usages = vec![usage];
+        params.extended_key_usages = usages.to_vec();
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         Signed {
@@ -58,7 +58,9 @@ impl Authority {
 
     /// The arguments with which a server listens for TLS as `host`, and checks clients or not.
     pub(crate) fn server_arguments(&self, host: &str, checks_clients: bool) -> Vec<String> {
-        let signed = self.sign_for(host, ExtendedKeyUsagePurpose::ServerAuth);
+        use ExtendedKeyUsagePurpose::{ClientAuth, ServerAuth};
+        // Servers are clients of each other.
+        let signed = self.sign_for(host, &[ServerAuth, ClientAuth]);
         fs::write(self.path("server.pem"), signed.certificate).unwrap();
         fs::write(self.path("server.key"), signed.key).unwrap();
         let path = |name| self.path(name).to_str().unwrap().to_owned();

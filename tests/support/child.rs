@@ -2,6 +2,8 @@
 //! in Redis, by a connection that has nothing to do with the store, so that it outlives the
 //! process.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{
     env, io,
     io::{BufRead, BufReader, Read},
@@ -32,7 +34,8 @@ use crate::support::{PATIENCE, RedisServer, until};
 /// The test that is a server in a child process, and nothing otherwise.
 const SERVER: &str = "child_server";
 
-const REDIS: &str = "CHILD_SERVER_REDIS";
+const STORE: &str = "CHILD_SERVER_STORE";
+const LEDGER: &str = "CHILD_SERVER_LEDGER";
 const NAME: &str = "CHILD_SERVER_NAME";
 const LEASE: &str = "CHILD_SERVER_LEASE_MS";
 const RETRY_LATER: &str = "CHILD_SERVER_RETRY_LATER";
@@ -59,7 +62,7 @@ impl Default for Setup {
 
 /// Serves until it is told to stop; in a process that is not a child, does nothing.
 pub(crate) fn serve() {
-    let Ok(redis) = env::var(REDIS) else { return };
+    let Ok(store) = env::var(STORE) else { return };
     // Whoever started it is gone: so must it be, however that came about.
     thread::spawn(|| {
         drop(io::stdin().read_to_end(&mut Vec::new()));
@@ -70,18 +73,18 @@ pub(crate) fn serve() {
         .enable_all()
         .build()
         .unwrap();
-    runtime.block_on(run(&redis));
+    runtime.block_on(run(&store));
     std::process::exit(0);
 }
 
-async fn run(redis: &str) {
+async fn run(store: &str) {
     let number = |name| env::var(name).unwrap().parse().unwrap();
     let lease = Duration::from_millis(number(LEASE));
     let in_flight = match &*env::var(RETRY_LATER).unwrap() {
         "true" => InFlight::RetryLater,
         _ => InFlight::Acknowledge,
     };
-    let store = RedisStore::open(redis).unwrap();
+    let store = RedisStore::open(store).unwrap();
     let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"))
         .namespace("t")
         .lease(lease)
@@ -93,7 +96,7 @@ async fn run(redis: &str) {
             _ => {}
         });
     let drain = layer.drain_handle();
-    let client = redis::Client::open(redis).unwrap();
+    let client = redis::Client::open(env::var(LEDGER).unwrap()).unwrap();
     let config = redis::AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
     let ledger = client
         .get_multiplexed_async_connection_with_config(&config)
@@ -160,9 +163,15 @@ impl Process {
     }
 
     pub(crate) async fn with(server: &RedisServer, name: &str, setup: Setup) -> Self {
+        Self::over(&server.url(), server, name, setup).await
+    }
+
+    /// The same with the store at this URL.
+    pub(crate) async fn over(store: &str, ledger: &RedisServer, name: &str, setup: Setup) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
             .args(["--exact", SERVER, "--nocapture", "--test-threads=1"])
-            .env(REDIS, server.url())
+            .env(STORE, store)
+            .env(LEDGER, ledger.url())
             .env(NAME, name)
             .env(LEASE, setup.lease.as_millis().to_string())
             .env(RETRY_LATER, setup.retry_later.to_string())

@@ -3,18 +3,20 @@
 use std::{
     collections::HashMap,
     net::TcpListener,
+    ops::Range,
     thread,
     time::{Duration, Instant},
 };
 
-use tower_webhook_dedup::Key;
+use tower_webhook_dedup::{Key, Token};
 
-use super::{PATIENCE, RedisServer, fresh};
+use super::{PATIENCE, RedisServer, fresh, sentinel::listening_at};
 
 /// Primaries, and a replica for each. All stop when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Cluster {
     nodes: Vec<Node>,
+    tls: bool,
 }
 
 #[derive(Debug)]
@@ -33,25 +35,29 @@ const SLOTS: usize = 16_384;
 impl Cluster {
     /// Three primaries and three replicas.
     pub(crate) fn start() -> Self {
-        Self::of(3, true)
+        Self::of(3, true, &[])
+    }
+
+    /// The same, which speaks nothing but TLS, among its nodes too.
+    pub(crate) fn start_over_tls(certificates: &[String]) -> Self {
+        Self::of(3, true, certificates)
     }
 
     /// One primary alone.
     pub(crate) fn of_one() -> Self {
-        Self::of(1, false)
+        Self::of(1, false, &[])
     }
 
-    fn of(primaries: usize, with_replicas: bool) -> Self {
+    fn of(primaries: usize, with_replicas: bool, certificates: &[String]) -> Self {
         let count = if with_replicas {
             2 * primaries
         } else {
             primaries
         };
-        let nodes: Vec<_> = (0..count).map(|_| Node::start()).collect();
+        let nodes: Vec<_> = (0..count).map(|_| Node::start(certificates)).collect();
         for (n, node) in nodes[..primaries].iter().enumerate() {
-            let first = n * SLOTS / primaries;
-            let last = (n + 1) * SLOTS / primaries - 1;
-            let (first, last) = (first.to_string(), last.to_string());
+            let slots = slots_of(n, primaries);
+            let (first, last) = (slots.start.to_string(), (slots.end - 1).to_string());
             node.server
                 .command(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
             node.server
@@ -64,7 +70,10 @@ impl Cluster {
                 .server
                 .command(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
-        let cluster = Self { nodes };
+        let cluster = Self {
+            nodes,
+            tls: !certificates.is_empty(),
+        };
         for (n, replica) in cluster.nodes[primaries..].iter().enumerate() {
             let primary = &cluster.nodes[n].id;
             wait_for("a replica", || {
@@ -104,10 +113,11 @@ impl Cluster {
         });
     }
 
-    /// `redis+cluster://127.0.0.1:…`, with the first two nodes.
+    /// `redis+cluster://127.0.0.1:…` or `rediss+cluster://…`, with the first two nodes.
     pub(crate) fn url(&self) -> String {
         let seeds: Vec<_> = self.nodes.iter().take(2).map(Node::address).collect();
-        format!("redis+cluster://{}", seeds.join(","))
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}+cluster://{}", seeds.join(","))
     }
 
     pub(crate) fn nodes(&self) -> &[Node] {
@@ -147,10 +157,32 @@ impl Cluster {
     pub(crate) fn fresh_on(&self, n: usize) -> Key {
         loop {
             let key = fresh();
-            if usize::from(self.slot(key.as_str())) * 3 / SLOTS == n {
+            if slots_of(n, 3).contains(&usize::from(self.slot(key.as_str()))) {
                 return key;
             }
         }
+    }
+
+    /// So many ids that nobody used yet, whose keys in the namespace `t` are on this primary as
+    /// the cluster was made, where the id alone makes the key.
+    pub(crate) fn ids_on(&self, n: usize, count: usize) -> Vec<String> {
+        let client = redis::Client::open(self.nodes[0].server.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut found = Vec::new();
+        while found.len() < count {
+            let ids = (0..10_000).map(|_| Token::random().to_string());
+            let ids: Vec<_> = ids.collect();
+            let mut pipe = redis::pipe();
+            for id in &ids {
+                let key = Key::new("t", id);
+                pipe.cmd("CLUSTER").arg("KEYSLOT").arg(key.as_str());
+            }
+            let slots: Vec<usize> = pipe.query(&mut connection).unwrap();
+            let all = ids.into_iter().zip(slots);
+            let here = all.filter(|(_, slot)| slots_of(n, 3).contains(slot));
+            found.extend(here.map(|(id, _)| id));
+        }
+        found
     }
 
     pub(crate) fn slot(&self, key: &str) -> u16 {
@@ -201,19 +233,21 @@ impl Cluster {
     }
 }
 
+/// The slots that this of so many primaries has at first.
+const fn slots_of(n: usize, primaries: usize) -> Range<usize> {
+    n * SLOTS / primaries..(n + 1) * SLOTS / primaries
+}
+
 impl Node {
     /// A node that listens where nobody else does.
-    fn start() -> Self {
+    fn start(certificates: &[String]) -> Self {
         // Somebody else may take the ports in between, if only rarely.
         for _ in 0..20 {
             let (port, bus) = free_ports();
             let (port_text, bus_text) = (port.to_string(), bus.to_string());
             let timeout = NODE_TIMEOUT.as_millis().to_string();
-            let server = RedisServer::try_with(&[
-                "--port",
-                &port_text,
-                "--bind",
-                "127.0.0.1",
+            let mut arguments = listening_at(&port_text, certificates);
+            arguments.extend([
                 "--cluster-enabled",
                 "yes",
                 "--cluster-port",
@@ -229,7 +263,10 @@ impl Node {
                 "--repl-ping-replica-period",
                 "1",
             ]);
-            if let Some(server) = server {
+            if !certificates.is_empty() {
+                arguments.extend(["--tls-cluster", "yes"]);
+            }
+            if let Some(server) = RedisServer::try_with(&arguments) {
                 let id = server.text(&["CLUSTER", "MYID"]);
                 return Self {
                     server,

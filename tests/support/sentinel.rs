@@ -12,6 +12,7 @@ use super::{
 pub(crate) struct Service {
     servers: Vec<(u16, RedisServer)>,
     sentinels: Vec<(u16, RedisServer)>,
+    tls: bool,
 }
 
 /// After so long without an answer a server is held for dead.
@@ -23,6 +24,12 @@ impl Service {
     pub(crate) const PASSWORD: &str = "s3ntinel";
 
     pub(crate) fn start() -> Self {
+        Self::start_over_tls(&[])
+    }
+
+    /// The same, which speaks nothing but TLS with these certificates.
+    pub(crate) fn start_over_tls(certificates: &[String]) -> Self {
+        let listening = |arguments: &[&str]| listening_with(certificates, arguments);
         let primary = listening(&["--repl-diskless-sync-delay", "0"]);
         let port = primary.0.to_string();
         let mut servers = vec![primary];
@@ -40,8 +47,12 @@ impl Service {
             replication.contains("master_link_status:up")
         };
         wait_for("replicas in step", || servers[1..].iter().all(in_step));
-        let sentinels = (0..3).map(|_| sentinel(&port)).collect();
-        let service = Self { servers, sentinels };
+        let sentinels = (0..3).map(|_| sentinel(&port, certificates)).collect();
+        let service = Self {
+            servers,
+            sentinels,
+            tls: !certificates.is_empty(),
+        };
         wait_for("Sentinels that know each other and the replicas", || {
             let fields = service.sentinels.iter().map(|(_, sentinel)| {
                 let master = sentinel.command(&["SENTINEL", "MASTER", Self::NAME]);
@@ -57,14 +68,15 @@ impl Service {
         service
     }
 
-    /// `redis+sentinel://127.0.0.1:…/webhooks`
+    /// `redis+sentinel://127.0.0.1:…/webhooks` or `rediss+sentinel://…`
     pub(crate) fn url(&self) -> String {
         let addresses = self
             .sentinels
             .iter()
             .map(|(port, _)| format!("127.0.0.1:{port}"));
         let addresses: Vec<_> = addresses.collect();
-        format!("redis+sentinel://{}/{}", addresses.join(","), Self::NAME)
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}+sentinel://{}/{}", addresses.join(","), Self::NAME)
     }
 
     pub(crate) fn servers(&self) -> impl Iterator<Item = &RedisServer> {
@@ -111,8 +123,8 @@ impl Service {
     }
 }
 
-fn sentinel(primary: &str) -> (u16, RedisServer) {
-    let (port, sentinel) = listening(&["--sentinel"]);
+fn sentinel(primary: &str, certificates: &[String]) -> (u16, RedisServer) {
+    let (port, sentinel) = listening_with(certificates, &["--sentinel"]);
     let down_after = DOWN_AFTER.as_millis().to_string();
     let name = Service::NAME;
     for command in [
@@ -133,15 +145,32 @@ fn sentinel(primary: &str) -> (u16, RedisServer) {
 
 /// A server on a port that nobody else listens at.
 pub(crate) fn listening(arguments: &[&str]) -> (u16, RedisServer) {
+    listening_with(&[], arguments)
+}
+
+/// The same; where there are certificates, it speaks nothing but TLS there.
+pub(crate) fn listening_with(certificates: &[String], arguments: &[&str]) -> (u16, RedisServer) {
     // Somebody else may take the port in between, if only rarely.
     for _ in 0..20 {
         let port = free_ports().0;
         let number = port.to_string();
-        let mut all = vec!["--port", &number, "--bind", "127.0.0.1"];
+        let mut all = listening_at(&number, certificates);
         all.extend(arguments);
         if let Some(server) = RedisServer::try_with(&all) {
             return (port, server);
         }
     }
     panic!("no free port for a server");
+}
+
+/// The arguments for that. Servers speak TLS with each other, too, where they speak it.
+pub(super) fn listening_at<'a>(port: &'a str, certificates: &'a [String]) -> Vec<&'a str> {
+    let mut arguments = vec!["--bind", "127.0.0.1"];
+    if certificates.is_empty() {
+        arguments.extend(["--port", port]);
+    } else {
+        arguments.extend(["--tls-port", port, "--tls-replication", "yes"]);
+        arguments.extend(certificates.iter().map(String::as_str));
+    }
+    arguments
 }

@@ -1,6 +1,6 @@
 //! What happens to Redis: it hangs, it forgets everything, it fails over.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{collections::HashSet, error::Error, fmt, time::Duration};
 
 use fastrand::Rng;
 use tokio::time::{Instant, sleep, timeout};
@@ -9,7 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::{proxy::Proxy, redis_server::RedisServer};
 
 /// How long a replica may take to catch up.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// After so long, what was on its way when the connections were cut has arrived.
+const CALM: Duration = Duration::from_millis(100);
 
 /// A primary and its replica, behind one address.
 pub(super) struct Chaos {
@@ -21,14 +24,14 @@ pub(super) struct Chaos {
 }
 
 /// Something that happened to Redis.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Incident {
     pub(crate) what: Trouble,
     pub(crate) begin: Instant,
     /// From here on Redis answers again, and until then it does not.
     pub(crate) end: Instant,
-    /// What was written before this is still there; `None` where all is gone.
-    pub(crate) safe: Option<Instant>,
+    /// The events whose lease or record is gone, as the servers themselves showed.
+    pub(crate) forgotten: HashSet<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,15 +107,17 @@ impl Chaos {
             what: Trouble::Hang,
             begin,
             end,
-            safe: Some(end),
+            forgotten: HashSet::new(),
         })
     }
 
     async fn restart(&mut self) -> Result<Incident, Box<dyn Error>> {
         let begin = Instant::now();
-        self.primary.kill().await?;
         self.proxy.lead_to(None);
-        sleep(self.time(100..300)).await;
+        sleep(CALM).await;
+        let before = self.primary.events().await?;
+        self.primary.kill().await?;
+        sleep(self.time(50..200)).await;
         self.primary = RedisServer::start().await?;
         let end = Instant::now();
         self.proxy.lead_to(Some(self.primary.address()));
@@ -121,18 +126,21 @@ impl Chaos {
             what: Trouble::Restart,
             begin,
             end,
-            safe: None,
+            forgotten: before.into_keys().collect(),
         })
     }
 
     async fn fail_over(&mut self) -> Result<Incident, Box<dyn Error>> {
-        let safe = timeout(PATIENCE, self.replicated()).await??;
+        timeout(PATIENCE, self.replicated()).await??;
         let begin = Instant::now();
         self.replica.follow(None).await?;
         // As a primary does that only the others have lost sight of, it goes on for a while.
         sleep(self.time(0..40)).await;
         self.proxy.lead_to(None);
-        sleep(self.time(100..300)).await;
+        sleep(CALM).await;
+        let (mut before, after) = (self.primary.events().await?, self.replica.events().await?);
+        before.retain(|event, value| after.get(event) != Some(value));
+        sleep(self.time(0..200)).await;
         std::mem::swap(&mut self.primary, &mut self.replica);
         let end = Instant::now();
         self.proxy.lead_to(Some(self.primary.address()));
@@ -141,19 +149,14 @@ impl Chaos {
             what: Trouble::Failover,
             begin,
             end,
-            safe: Some(safe),
+            forgotten: before.into_keys().collect(),
         })
     }
 
-    /// Waits until the replica has all that the primary was told before the moment returned.
-    async fn replicated(&self) -> Result<Instant, Box<dyn Error>> {
-        loop {
-            let safe = Instant::now();
-            let replicas: usize = self.primary.confirm().await?;
-            if replicas > 0 {
-                return Ok(safe);
-            }
-        }
+    /// Waits until the replica has all that the primary was told until now.
+    async fn replicated(&self) -> Result<(), Box<dyn Error>> {
+        while self.primary.confirm().await? == 0 {}
+        Ok(())
     }
 
     fn time(&mut self, millis: std::ops::Range<u64>) -> Duration {

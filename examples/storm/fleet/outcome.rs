@@ -62,8 +62,8 @@ impl Outcome {
         )
     }
 
-    /// Whether there was harm enough.
-    pub(crate) fn verdict(&self) -> Result<(), String> {
+    /// What is to be said of the excused ones, where there was harm enough; or that there was not.
+    pub(crate) fn verdict(&self) -> Result<Option<String>, String> {
         let harms = [
             ("kills", self.harm.kills, self.least.kills),
             ("restarts", self.harm.restarts, self.least.restarts),
@@ -73,7 +73,12 @@ impl Outcome {
             Some((name, count, least)) => Err(format!(
                 "too few {name} to prove anything: {count}, of at least {least}"
             )),
-            None => Ok(()),
+            None => Ok(match self.lost.count() + self.doubled.count() {
+                0 => None,
+                count => Some(format!(
+                    ", but for {count} that no middleware could have helped (excused above)"
+                )),
+            }),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A `redis-server` of the storm's own, which keeps nothing on disk.
 
 use std::{
+    collections::HashMap,
     error::Error,
     io::{self, ErrorKind},
     net::{Ipv4Addr, SocketAddr, TcpListener},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{FromRedisValue, RedisResult, aio::MultiplexedConnection};
+use redis::{AsyncConnectionConfig, FromRedisValue, RedisResult, aio::MultiplexedConnection};
 use tempfile::TempDir;
 use tokio::{
     process::{Child, Command},
@@ -102,6 +103,19 @@ impl RedisServer {
         sent.arg(&command[1..]).query_async(&mut connection).await
     }
 
+    /// What it keeps of each event.
+    pub(crate) async fn events(&self) -> RedisResult<HashMap<String, Option<String>>> {
+        let keys: Vec<String> = self.command(&["KEYS", "webhook:lock:*"]).await?;
+        // A command needs one at least.
+        let mut get = vec!["MGET", "none"];
+        get.extend(keys.iter().map(String::as_str));
+        let values: Vec<Option<String>> = self.command(&get).await?;
+        // webhook:lock:{namespace}:{id}:{hash}
+        let ids = keys.iter().filter_map(|key| key.split(':').nth(3));
+        let ids = ids.map(str::to_owned);
+        Ok(ids.zip(values.into_iter().skip(1)).collect())
+    }
+
     /// How many replicas have all that was written up to now; waits for one a little.
     pub(crate) async fn confirm(&self) -> RedisResult<usize> {
         let mut connection = self.connect().await?;
@@ -115,7 +129,12 @@ impl RedisServer {
 
     async fn connect(&self) -> RedisResult<MultiplexedConnection> {
         let client = redis::Client::open(self.url())?;
-        client.get_multiplexed_async_connection().await
+        // The client's own limits are short for a busy machine.
+        let patient = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connect = client.get_multiplexed_async_connection_with_config(&patient);
+        connect.await
     }
 
     /// Makes it a replica of that one; of nobody, a primary.

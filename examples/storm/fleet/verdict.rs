@@ -3,7 +3,7 @@
 //!
 //! A promise that the layer reports as broken is no excuse: in a storm nothing makes it necessary.
 
-use std::fmt::Write;
+use std::{fmt::Write, time::Duration};
 
 use tokio::time::Instant;
 
@@ -16,6 +16,9 @@ use crate::{
     ledger::{Entry, Incarnation, Ledger, What},
     sender::{Kind, Sent},
 };
+
+/// On a busy machine a run may begin so much later than its lease is written, or than we hear of it.
+const LATE: Duration = Duration::from_secs(1);
 
 pub(super) struct Judge<'a> {
     ledger: &'a Ledger,
@@ -34,13 +37,10 @@ struct Completion {
     recorded: Option<Instant>,
 }
 
-/// Whether Redis lost what should have kept the next run from beginning.
-fn forgot(incident: &Incident, first: &Completion, next: Instant) -> bool {
-    // The record, or before there was one, the lease.
-    let recorded = first.recorded.filter(|recorded| *recorded < next);
-    let written = recorded.unwrap_or(first.began);
-    let is_safe = incident.safe.is_some_and(|safe| written < safe);
-    !is_safe && written < incident.end && incident.end < next
+/// Whether Redis lost the lease or the record that should have kept the next run from beginning.
+fn forgot(incident: &Incident, id: &str, first: &Completion, next: Instant) -> bool {
+    let was_there = first.began < incident.end + LATE;
+    incident.forgotten.contains(id) && was_there && incident.end < next
 }
 
 impl<'a> Judge<'a> {
@@ -95,13 +95,14 @@ impl<'a> Judge<'a> {
         let history = self.ledger.history(&sent.id);
         let completions = completions(&history);
         let pairs = completions.windows(2);
-        let reasons = pairs.map(|pair| self.between(&pair[0], pair[1].began));
+        let reasons = pairs.map(|pair| self.between(&sent.id, &pair[0], pair[1].began));
         Some(reasons.collect::<Option<Vec<_>>>()?.join("; "))
     }
 
     /// Why the next run could begin although this one was under way or completed.
-    fn between(&self, first: &Completion, next: Instant) -> Option<String> {
-        let forgot = self.incidents.iter().find(|it| forgot(it, first, next));
+    fn between(&self, id: &str, first: &Completion, next: Instant) -> Option<String> {
+        let incidents = &self.incidents;
+        let forgot = incidents.iter().find(|it| forgot(it, id, first, next));
         if let Some(incident) = forgot {
             return Some(incident.what.to_string());
         }
@@ -138,7 +139,11 @@ impl<'a> Judge<'a> {
         }
         for incident in &self.incidents {
             let (what, end) = (incident.what, self.time(incident.end));
-            lines.push((incident.begin, format!("{what}, until {end:.3} s")));
+            let forgot = match incident.forgotten.contains(&sent.id) {
+                true => ", and forgot it",
+                false => "",
+            };
+            lines.push((incident.begin, format!("{what}, until {end:.3} s{forgot}")));
         }
         lines.sort_by_key(|(at, _)| *at);
         let mut trace = format!("{}:\n", sent.id);

@@ -2,16 +2,36 @@
 
 use std::time::SystemTime;
 
+use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::time::sleep;
 
 use super::{Acquire, Check, LONG, OVER, SHORT, must, soon};
-use crate::{BodyHash, Entry, LeaseStore, Record, Release, Token};
+use crate::{BodyHash, Entry, LeaseStore, Record, Release, StoredAnswer, Token};
 
 impl<St: LeaseStore> Check<St> {
     pub(super) async fn a_completed_event_stays_done(&self) {
+        let headers: HeaderMap = [
+            ("content-type", &b"text/xml; charset=\"\xfc\""[..]),
+            ("x-twice", b"%20 a=b"),
+            ("x-twice", b""),
+        ]
+        .into_iter()
+        .filter_map(|(name, value)| {
+            let value = HeaderValue::from_bytes(value).ok()?;
+            Some((HeaderName::from_static(name), value))
+        })
+        .collect();
+        let answer = |body: Vec<u8>| {
+            let request = BodyHash::of(b"POST /");
+            Some(StoredAnswer::new(request, headers.clone(), body.into()))
+        };
+        let record = || Record::new(Some(204), Some(BodyHash::of(b"body")));
         let records = [
-            Record::new(Some(204), Some(BodyHash::of(b"body"))),
+            record(),
             Record::new(None, None),
+            record().given_up(),
+            record().with_answer(answer((0..=255).collect())),
+            record().with_answer(answer(Vec::new())),
         ];
         for (n, record) in records.into_iter().enumerate() {
             let (key, token) = (self.key(&format!("done-{n}")), Token::random());

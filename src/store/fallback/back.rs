@@ -102,7 +102,11 @@ impl<P: LeaseStore, S: LeaseStore> Watch<P, S> {
             let debts = shared.lock().book.debts(pass == 1);
             match self.carry(shared, debts).await {
                 Ok(count) => carried += count,
-                Err(Away(_)) => return,
+                Err(Away(_)) => {
+                    // Nor is it certain that it still knows what it was told just now.
+                    shared.lock().book.owe_all();
+                    return;
+                }
             }
             let switch = {
                 let mut state = shared.lock();

@@ -53,9 +53,9 @@ pub use self::error::FallbackError;
 /// [`TimedOut`](StoreErrorKind::TimedOut), [`ReadOnly`](StoreErrorKind::ReadOnly) and
 /// [`OutOfMemory`](StoreErrorKind::OutOfMemory). The call that meets it is answered by the
 /// secondary, within its deadline: the primary gets half of the time, the secondary the rest.
-/// [`Denied`](StoreErrorKind::Denied) and [`BadReply`](StoreErrorKind::BadReply) stay errors: one is
-/// a mistake in the configuration, the other damaged data, and a process that quietly worked
-/// around either would do so for ever.
+/// All others stay errors: [`Denied`](StoreErrorKind::Denied) is a mistake in the configuration,
+/// [`BadReply`](StoreErrorKind::BadReply) damaged data, and a process that quietly worked around
+/// either would do so for ever.
 ///
 /// # How it comes back
 ///
@@ -74,6 +74,15 @@ pub use self::error::FallbackError;
 /// that came up in the last moment stay until they are carried over as well. An event that an
 /// operator let run again through *another* process shortly before the outage, and that did not
 /// run since, is recorded as done once more. Failed attempts during the outage are not carried over.
+///
+/// # While the secondary decides
+///
+/// It does so about every event while degraded, and about some for a while after that: those that
+/// are contested, or came up in the last moment. Where it fails for one of these, its error is the
+/// answer, although the primary may be well by then, and the layer's
+/// [`store_failure`](crate::WebhookDedupLayer::store_failure) applies. Asking the primary instead
+/// could run an event that the secondary has given to somebody. A
+/// [`MemoryStore`](crate::MemoryStore) fails only when it is full of running leases.
 ///
 /// # Bounds
 ///

@@ -1,9 +1,9 @@
 //! Which store is asked, and the switch between them.
 //!
-//! The circuit breaker is a state of its own rather than one of the crates for it (`failsafe`,
-//! `recloser`, `tower-resilience-circuitbreaker`): theirs close by themselves, on the system's
-//! clock, once a probe has succeeded, whereas this one must not before the primary knows what it
-//! missed.
+//! The circuit breaker is a state of its own. Those of `failsafe` (1.3), `recloser` (1.4) and
+//! `tower-resilience-circuitbreaker` (0.14) go half open by themselves after a time, on the system's
+//! clock, then let calls through to try, and close when enough of these succeed. Here no call may
+//! reach the primary before it knows what it missed.
 
 use std::{
     future::Future,
@@ -290,6 +290,6 @@ pub(super) const fn is_outage(kind: StoreErrorKind) -> bool {
         | StoreErrorKind::TimedOut
         | StoreErrorKind::ReadOnly
         | StoreErrorKind::OutOfMemory => true,
-        StoreErrorKind::Denied | StoreErrorKind::BadReply => false,
+        StoreErrorKind::Denied | StoreErrorKind::BadReply | StoreErrorKind::Misconfigured => false,
     }
 }

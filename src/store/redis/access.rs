@@ -34,6 +34,14 @@ impl Access {
         Server::at(format!("{scheme}://{address}"), self)
     }
 
+    /// The server that another one names.
+    #[cfg(any(feature = "cluster", feature = "sentinel"))]
+    pub(super) fn named(&self, address: &str) -> Result<Server, RedisStoreError> {
+        self.server(address).map_err(|_| {
+            RedisStoreError::unreachable(format!("{address} is not the address of a server"))
+        })
+    }
+
     /// The same with another login, and without a database.
     #[cfg(feature = "sentinel")]
     pub(super) fn with(&self, login: Login) -> Self {
@@ -47,7 +55,7 @@ impl Access {
         if self.tls {
             // Its errors are about certificates, and quote none.
             return Client::build_with_tls(info, self.certificates.clone())
-                .map_err(|error| RedisStoreError::unreachable(format!("TLS: {error}")));
+                .map_err(|error| RedisStoreError::misconfigured(format!("TLS: {error}")));
         }
         Client::open(info).map_err(|error| malformed(&error))
     }

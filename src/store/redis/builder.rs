@@ -152,7 +152,7 @@ impl RedisStoreBuilder {
         if !url.tls
             && (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
         {
-            return Err(RedisStoreError::unreachable(
+            return Err(RedisStoreError::misconfigured(
                 "there are certificates, but the URL does not ask for TLS: rediss://",
             ));
         }

@@ -172,7 +172,7 @@ impl Cluster {
         if let Some(own) = state.nodes.get(address) {
             return Ok(Arc::clone(own));
         }
-        let server = Box::new(self.access.server(address)?);
+        let server = Box::new(self.access.named(address)?);
         let own = Arc::new(Own::new(Target::Server(server)));
         state.nodes.insert(Arc::clone(address), Arc::clone(&own));
         Ok(own)

@@ -14,13 +14,14 @@ use crate::{StoreError, StoreErrorKind};
 ///
 /// | kind | when |
 /// |---|---|
-/// | [`Unreachable`](StoreErrorKind::Unreachable) | the URL is malformed, the name does not resolve, no connection, a broken one, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, too many clients |
+/// | [`Unreachable`](StoreErrorKind::Unreachable) | the name does not resolve, no connection, a broken one, `LOADING`, `MASTERDOWN`, `CLUSTERDOWN`, `TRYAGAIN`, `BUSY`, too many clients |
 /// | [`TimedOut`](StoreErrorKind::TimedOut) | no answer by the deadline |
 /// | [`ReadOnly`](StoreErrorKind::ReadOnly) | `READONLY`, `NOREPLICAS`, a write that too few replicas [confirmed](crate::RedisStoreBuilder::min_replicas) |
 /// | [`OutOfMemory`](StoreErrorKind::OutOfMemory) | `OOM`; `MISCONF`, which in most cases is a full disk |
 /// | [`Denied`](StoreErrorKind::Denied) | `NOAUTH`, `WRONGPASS`, `NOPERM`, `DENIED`, a refused `AUTH` |
 /// | [`BadReply`](StoreErrorKind::BadReply) | a value that is not an [`Entry`](crate::Entry), `WRONGTYPE`, `MOVED` (the server is one node of a cluster), any other error |
-#[derive(Clone, Debug)]
+/// | [`Misconfigured`](StoreErrorKind::Misconfigured) | only when opened: the URL is malformed or needs a feature that is off, a certificate cannot be read |
+#[derive(Clone)]
 pub struct RedisStoreError {
     kind: StoreErrorKind,
     may_have_landed: bool,
@@ -80,6 +81,11 @@ impl RedisStoreError {
         }
     }
 
+    /// Nothing can come of what the user said about the server.
+    pub(super) fn misconfigured(text: impl Into<Arc<str>>) -> Self {
+        Self::plain(StoreErrorKind::Misconfigured, false, text)
+    }
+
     /// No connection came about.
     pub(super) fn unreachable(text: impl Into<Arc<str>>) -> Self {
         Self::plain(StoreErrorKind::Unreachable, false, text)
@@ -125,6 +131,14 @@ impl RedisStoreError {
             broken: false,
             ..self
         }
+    }
+
+    /// The server said so to `AUTH`. Whatever its words, it did not let us in.
+    pub(super) fn refusing_login(mut self) -> Self {
+        if self.kind == StoreErrorKind::BadReply {
+            self.kind = StoreErrorKind::Denied;
+        }
+        self
     }
 
     pub(super) fn connect_took_longer_than(limit: Duration) -> Self {
@@ -217,6 +231,13 @@ fn kind_within(detail: &str) -> StoreErrorKind {
 impl fmt::Display for RedisStoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.kind, self.text)
+    }
+}
+
+/// The text, as it comes out of a `main` that returns the error.
+impl fmt::Debug for RedisStoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -116,7 +116,7 @@ impl Sentinels {
         &self,
         address: String,
     ) -> Result<(MultiplexedConnection, String), RedisStoreError> {
-        let mut connection = self.access.server(&address)?.connect().await?;
+        let mut connection = self.access.named(&address)?.connect().await?;
         match ask(&mut connection, &redis::cmd("ROLE")).await {
             Ok(role) if is_primary(&role) => Ok((connection, address)),
             Ok(_) => Err(RedisStoreError::unreachable(format!(

@@ -100,13 +100,14 @@ impl Server {
         match error.detail() {
             // Servers older than 6.0 know no users.
             Some(detail) if login.username.is_some() && detail.contains("number of arguments") => {
-                run(connection, redis::cmd("AUTH").arg(password)).await
+                let again = run(connection, redis::cmd("AUTH").arg(password)).await;
+                again.map_err(RedisStoreError::refusing_login)
             }
             // A server without AUTH repeats the arguments of the unknown command.
             Some(detail) if !detail.contains(password.as_str()) => {
-                Err(RedisStoreError::said(code, detail))
+                Err(RedisStoreError::said(code, detail).refusing_login())
             }
-            _ => Err(RedisStoreError::said(code, "the server refused AUTH")),
+            _ => Err(RedisStoreError::said(code, "the server refused AUTH").refusing_login()),
         }
     }
 
@@ -161,7 +162,7 @@ pub(super) fn malformed(error: &RedisError) -> RedisStoreError {
     } else {
         "the URL of the server is malformed".to_owned()
     };
-    RedisStoreError::unreachable(text)
+    RedisStoreError::misconfigured(text)
 }
 
 impl fmt::Debug for Server {

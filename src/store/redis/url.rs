@@ -45,7 +45,7 @@ impl Url {
             .map_err(|error| malformed(&error))?;
         let tls = match info.addr() {
             ConnectionAddr::TcpTls { insecure: true, .. } => {
-                return Err(RedisStoreError::unreachable(
+                return Err(RedisStoreError::misconfigured(
                     "the URL asks not to check the server's certificate, which is not supported: \
                      name the authority that signed it",
                 ));
@@ -69,7 +69,7 @@ impl Url {
     fn cluster(rest: &str, tls: bool) -> Result<Self, RedisStoreError> {
         let (hosts, path, url) = Self::many(rest, tls)?;
         if !matches!(path, "" | "0") {
-            return Err(RedisStoreError::unreachable(
+            return Err(RedisStoreError::misconfigured(
                 "a cluster has no databases but 0",
             ));
         }
@@ -92,7 +92,7 @@ impl Url {
             .decode_utf8()
             .map_err(|_| not_understood())?;
         if service.is_empty() {
-            return Err(RedisStoreError::unreachable(
+            return Err(RedisStoreError::misconfigured(
                 "the URL does not name the service that the Sentinels watch",
             ));
         }
@@ -143,11 +143,11 @@ impl Url {
 
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
 fn not_understood() -> RedisStoreError {
-    RedisStoreError::unreachable("the URL of the servers is malformed")
+    RedisStoreError::misconfigured("the URL of the servers is malformed")
 }
 
 fn needs(feature: &str) -> RedisStoreError {
-    RedisStoreError::unreachable(format!(
+    RedisStoreError::misconfigured(format!(
         "the URL needs the feature `{feature}` of {}, which is off",
         env!("CARGO_PKG_NAME")
     ))

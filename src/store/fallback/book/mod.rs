@@ -1,4 +1,7 @@
-//! What this process did by itself, and what of it the primary does not know.
+//! What this process did by itself, and what of it the two stores know.
+
+mod debts;
+mod tally;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -7,7 +10,8 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::line::{Debt, Known, Line, What};
+use self::tally::Tally;
+use super::line::{Known, Line, What};
 use crate::{Acquire, Key, Record, Release, Token, store::after};
 
 /// At the cap a new lease is not carried back.
@@ -27,11 +31,11 @@ const PURGE: Duration = Duration::from_secs(1);
 pub(super) struct Book {
     lines: HashMap<Token, Line>,
     /// How many lines, and calls on their way to the secondary, make an event local.
-    local: HashMap<Key, usize>,
+    local: Tally,
     /// Where the secondary does not know, or not yet.
     missing: HashMap<Key, Token>,
     /// Events that the secondary is about to forget: what it is told of them may go, too.
-    overruled: HashMap<Key, usize>,
+    overruled: Tally,
     /// Completions, oldest first; some may be gone.
     done: VecDeque<Token>,
     /// Releases and the like, oldest first; some may be gone.
@@ -45,21 +49,16 @@ pub(super) struct Book {
 
 impl Book {
     pub(super) fn is_local(&self, key: &Key) -> bool {
-        self.local.contains_key(key)
+        self.local.contains(key)
     }
 
     /// A call for this event is on its way to the secondary.
     pub(super) fn enter(&mut self, key: &Key) {
-        *self.local.entry(key.clone()).or_default() += 1;
+        self.local.add(key);
     }
 
     pub(super) fn leave(&mut self, key: &Key) {
-        if let Some(count) = self.local.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.local.remove(key);
-            }
-        }
+        self.local.remove(key);
     }
 
     /// The token has acquired the event.
@@ -193,17 +192,12 @@ impl Book {
         self.remove_all(key, |other, what| {
             other != token && matches!(what, What::Done(_))
         });
-        *self.overruled.entry(key.clone()).or_default() += 1;
+        self.overruled.add(key);
         true
     }
 
     pub(super) fn overruled(&mut self, key: &Key) {
-        if let Some(count) = self.overruled.get_mut(key) {
-            *count -= 1;
-            if *count == 0 {
-                self.overruled.remove(key);
-            }
-        }
+        self.overruled.remove(key);
     }
 
     fn remove_all(&mut self, key: &Key, which: impl Fn(Token, &What) -> bool) {
@@ -248,7 +242,7 @@ impl Book {
             owed: known.owed,
             contested,
             sent: known.sent,
-            mirrored: known.mirrored && !self.overruled.contains_key(key),
+            mirrored: known.mirrored && !self.overruled.contains(key),
             since: old.map_or_else(SystemTime::now, |line| line.since),
             change: self.changes,
         };
@@ -315,17 +309,6 @@ impl Book {
         Some(line)
     }
 
-    /// From now on nothing is certain of what the primary knew.
-    pub(super) fn owe_all(&mut self) {
-        let lines = self.lines.values_mut();
-        for line in lines.filter(|line| !line.owed) {
-            line.owed = true;
-            if line.is_local() {
-                *self.local.entry(line.key.clone()).or_default() += 1;
-            }
-        }
-    }
-
     /// Drops the lines that are of no use any more.
     pub(super) fn purge(&mut self, now: Instant) {
         self.purged = Some(now);
@@ -334,72 +317,5 @@ impl Book {
         for token in old {
             self.remove(token);
         }
-    }
-
-    /// What is to be carried; of the contested ones, only where they are asked for. From here on
-    /// the primary may hear of it.
-    pub(super) fn debts(&mut self, contested: bool) -> Vec<Debt> {
-        let owed = |line: &&mut Line| line.owed && (contested || !line.contested);
-        let lines = self.lines.iter_mut();
-        let mut debts: Vec<_> = lines
-            .filter_map(|(token, line)| Some((token, Some(line).filter(owed)?)))
-            .map(|(token, line)| {
-                line.sent = true;
-                Debt {
-                    key: line.key.clone(),
-                    token: *token,
-                    what: line.what.clone(),
-                    until: line.until,
-                    change: line.change,
-                }
-            })
-            .collect();
-        debts.sort_by_key(|debt| debt.what.rank());
-        debts
-    }
-
-    /// The primary was told.
-    pub(super) fn settle(&mut self, debt: &Debt) {
-        let Some(line) = self.lines.get_mut(&debt.token) else {
-            return;
-        };
-        if line.change != debt.change || !line.owed {
-            return;
-        }
-        match &mut line.what {
-            // It stays owed, to be told once more.
-            What::Release { again, .. } if *again => {
-                *again = false;
-                line.contested = true;
-            }
-            What::Release { .. } | What::Forget => {
-                self.remove(debt.token);
-            }
-            What::Lease(_) | What::Done(_) => {
-                (line.owed, line.contested) = (false, false);
-                self.leave(&debt.key);
-            }
-        }
-    }
-
-    /// The primary was told, and knows better.
-    pub(super) fn contest(&mut self, debt: &Debt) {
-        if let Some(line) = self.lines.get_mut(&debt.token)
-            && line.change == debt.change
-        {
-            line.contested = true;
-        }
-    }
-
-    /// How much is owed: what was not tried yet, and how many events are contested.
-    pub(super) fn owed(&self) -> (usize, usize) {
-        let owed = self.lines.values().filter(|line| line.owed);
-        let (contested, fresh): (Vec<_>, Vec<_>) = owed.partition(|line| line.contested);
-        let contested = contested.into_iter().filter(|line| line.is_local());
-        (fresh.len(), contested.count())
-    }
-
-    pub(super) fn owes(&self) -> bool {
-        self.lines.values().any(|line| line.owed)
     }
 }

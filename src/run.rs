@@ -1,0 +1,183 @@
+//! One run of the handler, and how it ends its lease.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use http::Response;
+use http_body::Body;
+use tokio::time::timeout;
+
+use crate::{
+    BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Lease, LeaseStore, Record, Release,
+    ResponseBody, StoredAnswer,
+    buffered::Buffered,
+    call::Call,
+    delivery::Identity,
+    engine::Candidate,
+    guard::Guard,
+    inner::{Inner, InnerAnswer, InnerEnded, oneshot},
+    replay,
+    service::Flow,
+};
+
+/// What came of a run.
+pub(crate) enum Ended<R: Body, E> {
+    /// The handler answered.
+    Answered {
+        answer: Result<Response<ResponseBody<R>>, E>,
+        /// Whether that completes the event.
+        completed: bool,
+    },
+    /// It took too long.
+    OverLimit,
+    /// It failed, once too often.
+    GaveUp { attempts: u32 },
+}
+
+impl<R: Body, E> Ended<R, E> {
+    /// Whether the event need not run again.
+    const fn is_final(&self) -> bool {
+        match self {
+            Self::Answered { completed, .. } => *completed,
+            Self::OverLimit => false,
+            Self::GaveUp { .. } => true,
+        }
+    }
+}
+
+impl<S, St: LeaseStore> Flow<S, St> {
+    /// Runs the handler, and ends the lease by how that went.
+    pub(crate) async fn run<B>(
+        self,
+        request: Buffered,
+        call: Arc<Call>,
+        lease: Option<Lease<St>>,
+    ) -> InnerEnded<S, B>
+    where
+        S: Inner<B>,
+    {
+        let (guard, key) = (self.guard.clone(), call.key.clone());
+        let (hash, target) = (call.body_hash, call.target);
+        let letter = guard.last_try(&request, lease.as_ref());
+        let answer = self.drive(request, call).await;
+        let (ended, status, kept) = guard.judge(answer, target);
+        let record = Record::new(status, Some(hash));
+        let over_limit = matches!(ended, Ended::OverLimit);
+        let Some(lease) = lease else {
+            if over_limit {
+                guard.over_limit(key);
+            }
+            return ended;
+        };
+        match letter.filter(|letter| lease.is_last(letter.attempts)) {
+            _ if ended.is_final() => _ = lease.complete(record.with_answer(kept)).await,
+            Some(letter) => {
+                if over_limit {
+                    guard.over_limit(key);
+                }
+                return guard.give_up(letter, lease, record).await;
+            }
+            None if over_limit => lease.overran().await,
+            None => lease.release(Release::Failed { status }).await,
+        }
+        ended
+    }
+
+    /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
+    /// end the request.
+    async fn drive<B>(self, request: Buffered, call: Arc<Call>) -> InnerAnswer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let limit = self.guard.dedup.settings().run_limit;
+        let request = request.into_request(Some(Delivery::new(call.clone())));
+        let answer = timeout(limit, oneshot(self.inner, request)).await;
+        call.run_ends();
+        answer.ok()
+    }
+
+    /// The request as a standby keeps it, and runs it.
+    pub(crate) fn candidate<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+    ) -> Candidate<St>
+    where
+        S: Inner<B>,
+    {
+        let (guard, inner) = (self.guard, Mutex::new(self.inner));
+        Candidate {
+            dedup: guard.dedup.clone(),
+            request: request.to_request(),
+            run: Box::new(move |lease| {
+                let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let flow = Self {
+                    inner,
+                    guard: guard.clone(),
+                    context: None,
+                };
+                let (request, identity) = (request.clone(), identity.clone());
+                let call = Call::new(&guard, &request, identity, Some(&lease), None);
+                let call = Arc::new(call);
+                Box::pin(async move { flow.run(request, call, Some(lease)).await.is_final() })
+            }),
+        }
+    }
+}
+
+impl<St: LeaseStore> Guard<St> {
+    /// What became of the run, its status, and what is kept of its answer.
+    fn judge<R: Body, E>(
+        &self,
+        answer: Option<Result<Response<R>, E>>,
+        target: Option<BodyHash>,
+    ) -> (Ended<R, E>, Option<u16>, Option<StoredAnswer>) {
+        let response = match answer {
+            None => return (Ended::OverLimit, None, None),
+            Some(Err(error)) => {
+                let (answer, completed) = (Err(error), false);
+                return (Ended::Answered { answer, completed }, None, None);
+            }
+            Some(Ok(response)) => response,
+        };
+        let (parts, body) = response.into_parts();
+        let (status, completed) = (parts.status, (self.rules.completed_when)(&parts));
+        let (kept, body) = match (&self.rules.duplicate, target) {
+            (Duplicate::Replay { max_body }, Some(target)) if completed => {
+                replay::keep(target, *max_body, &parts, body)
+            }
+            _ => (None, ResponseBody::inner(body)),
+        };
+        let answer = Ok(Response::from_parts(parts, body));
+        (
+            Ended::Answered { answer, completed },
+            Some(status.as_u16()),
+            kept,
+        )
+    }
+
+    /// What is to be reported if this run fails and is the last one.
+    fn last_try(&self, request: &Buffered, lease: Option<&Lease<St>>) -> Option<DeadLetter> {
+        let (runs, lease) = (self.rules.give_up_after?, lease?);
+        lease.is_last(runs).then(|| DeadLetter {
+            key: lease.key().clone(),
+            attempts: lease.attempt(),
+            status: None,
+            request: request.to_request(),
+        })
+    }
+
+    /// Ends the event, although no run completed it. It is reported first: what follows may be
+    /// cut off.
+    async fn give_up<R: Body, E>(
+        &self,
+        mut letter: DeadLetter,
+        lease: Lease<St>,
+        record: Record,
+    ) -> Ended<R, E> {
+        let attempts = letter.attempts;
+        letter.status = record.status();
+        self.dedup.settings().emit(&DedupEvent::GaveUp(letter));
+        lease.complete(record.given_up()).await;
+        Ended::GaveUp { attempts }
+    }
+}
