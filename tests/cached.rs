@@ -379,6 +379,31 @@ async fn at_the_cap_of_bytes_the_oldest_goes() {
     assert!(nothing.is_empty());
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_kept_for_duplicates_counts() {
+    let store = Faulty::new();
+    let cached = Cached::new(store.clone()).max_bytes(10_000);
+    // In one shard, and each of more than 4 000 bytes.
+    let cached = cached.max_entries(100);
+    let (token, request) = (Token::random(), BodyHash::of(b"POST /"));
+    let body = "a".repeat(4_000);
+    let entry: Entry = format!("v1 done {token} 0 200 - request={request} body={body}")
+        .parse()
+        .unwrap();
+    let Entry::Done { record, .. } = entry else {
+        panic!("{entry:?}");
+    };
+    assert!(record.answer().is_some());
+    for id in 0..5 {
+        let key = key(id);
+        let completed = cached.complete(&key, token, &record, DAY, by());
+        assert!(completed.await.unwrap());
+    }
+    assert_eq!(remembered(&cached, &store, 5).await, [3, 4]);
+    let again = acquire(&cached, &key(4)).await;
+    assert_eq!(again, Acquire::Done(record), "with its answer");
+}
+
 /// What is forgotten makes room, and what is over goes by itself.
 #[tokio::test(start_paused = true)]
 async fn room_is_used_again() {
