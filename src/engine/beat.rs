@@ -58,7 +58,8 @@ impl Beat {
         Self {
             key,
             token,
-            until: sent + settings.run_limit,
+            // From now, as the run itself: a reply that was heard late must not cost it renewals.
+            until: Instant::now() + settings.run_limit,
             settings,
             times: Mutex::new(times),
             renewing: AtomicBool::new(false),
