@@ -76,10 +76,10 @@ pub(crate) async fn acquired(store: &impl LeaseStore, key: &Key) -> Token {
 }
 
 /// The deadline of calls that may miss it.
-const SOON: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(500);
 
 /// How late an answer may be on a busy machine. With it, it is still before the connect timeout.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(1400);
 
 /// Acquires with a short deadline, and expects an error not much later.
 pub(crate) async fn refused<St: LeaseStore>(store: &St) -> St::Error {
