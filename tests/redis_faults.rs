@@ -11,7 +11,7 @@ use tower_webhook_dedup::{
 
 use self::support::{
     FAILED, FakeRedis, LEASE, PATIENCE, Proxy, RedisServer, acquired, by, done, fresh, refused,
-    until, works,
+    refused_by_name, until, works,
 };
 
 fn open(server: &RedisServer) -> RedisStore {
@@ -127,7 +127,7 @@ async fn a_restarted_server_is_found_again() {
     let key = fresh();
     let token = acquired(&store, &key).await;
     server.kill();
-    let error = refused(&store).await;
+    let error = refused_by_name(&store).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
 
     server.restart();
@@ -265,7 +265,7 @@ async fn a_connection_to_a_replica_is_replaced() {
     acquired(&store, &fresh()).await;
     old.command(&["REPLICAOF", "127.0.0.1", "1"]);
     proxy.lead_to(&new);
-    let error = refused(&store).await;
+    let error = refused_by_name(&store).await;
     assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
     assert_eq!(error.code(), Some("READONLY"));
     assert!(!error.may_have_landed());
@@ -367,7 +367,7 @@ async fn errors_of_the_server_are_sorted() {
 #[tokio::test]
 async fn a_reply_that_is_no_protocol_is_an_error() {
     let fake = FakeRedis::saying("HTTP/1.1 400 Bad Request").await;
-    let error = refused(&RedisStore::open(&fake.url()).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&fake.url()).unwrap()).await;
     assert_eq!(error.kind(), StoreErrorKind::BadReply, "{error}");
     assert!(error.may_have_landed());
 }

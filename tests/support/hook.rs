@@ -28,10 +28,10 @@ use tower_webhook_dedup::{
 use crate::support::{PATIENCE, RedisServer, until};
 
 /// How long a call to the store may take.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
+pub(crate) const DEADLINE: Duration = Duration::from_millis(400);
 
 /// How late an answer may be on a busy machine.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(1400);
 
 /// One process, as it were: a layer, and the service that it makes.
 #[derive(Clone)]
