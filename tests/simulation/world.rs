@@ -60,6 +60,7 @@ pub(crate) struct Order {
     pub(crate) what: (usize, u64, u8),
 }
 
+#[expect(clippy::large_enum_variant, reason = "few of them live at once")]
 pub(crate) enum Due {
     Message(Message),
     Fault(Fault),
