@@ -5,6 +5,7 @@ mod builder;
 mod check;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod coalesce;
 mod connection;
 mod error;
 mod finding;
@@ -18,9 +19,13 @@ mod server;
 #[cfg(feature = "cluster")]
 mod slots;
 mod steps;
+mod stream;
 mod target;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 mod value;
+mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},

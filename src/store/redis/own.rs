@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Value, aio::MultiplexedConnection};
+use redis::Value;
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -19,6 +19,7 @@ use super::{
     error::RedisStoreError,
     sending::{Reply, Sending, answer},
     target::Target,
+    wire::Wire,
 };
 use crate::{StoreError, StoreErrorKind};
 
@@ -40,7 +41,7 @@ struct State {
 
 /// A connection.
 struct Link {
-    connection: MultiplexedConnection,
+    wire: Wire,
     /// Commands in a row without a reply.
     timeouts: AtomicU32,
     /// Whether it was of use.
@@ -82,8 +83,7 @@ impl Own {
     ) -> Result<Reply, RedisStoreError> {
         let link = self.link(by).await?;
         self.look_after(&link);
-        let mut connection = link.connection.clone();
-        let reply = answer(sending.command(&mut connection), by).await;
+        let reply = answer(link.wire.send(sending), by).await;
         self.judge(&link, &reply);
         let value = reply?;
         let Some(wait) = sending.wait.filter(|wait| (wait.wrote)(&value)) else {
@@ -91,7 +91,7 @@ impl Own {
         };
         // On the same connection: WAIT speaks of what this one has written.
         let command = wait.command(by);
-        let reply = answer(connection.send_packed_command(&command), by).await;
+        let reply = answer(link.wire.send(Sending::plain(&command)), by).await;
         self.judge(&link, &reply);
         match reply {
             Ok(confirmations) => Ok(Reply::confirmed(value, &confirmations)),
@@ -223,7 +223,7 @@ impl Own {
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
         let outcome = self.target.connect().await;
-        let outcome = outcome.map(|(connection, place)| Arc::new(Link::new(connection, place)));
+        let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
             let mut state = self.lock();
             // Another may have taken this one's place, if it was held up.
@@ -252,9 +252,9 @@ enum Ready {
 }
 
 impl Link {
-    fn new(connection: MultiplexedConnection, place: Option<String>) -> Self {
+    fn new(wire: Wire, place: Option<String>) -> Self {
         Self {
-            connection,
+            wire,
             place: place.map(|place| (place, Mutex::new(Instant::now()))),
             timeouts: AtomicU32::new(0),
             proven: AtomicBool::new(false),

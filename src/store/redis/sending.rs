@@ -32,6 +32,15 @@ pub(super) struct Reply {
     pub(super) confirmed_by: Option<u32>,
 }
 
+/// A command with room for arguments of this length and for entries, so that it does not grow.
+pub(super) fn command(name: &str, length: usize) -> Cmd {
+    const ARGUMENTS: usize = 10;
+    const OTHERS: usize = 256;
+    let mut command = Cmd::with_capacity(ARGUMENTS, length + OTHERS);
+    command.arg(name);
+    command
+}
+
 impl<'a> Sending<'a> {
     pub(super) const fn plain(command: &'a Cmd) -> Self {
         Self {
