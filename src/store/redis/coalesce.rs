@@ -78,3 +78,58 @@ impl<D: Future<Output = ()>> Future for Coalesce<D> {
         this.driver.poll(cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Woken(AtomicUsize);
+
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often a driver is polled, and wakes itself, when it is woken so often.
+    fn polls_and_wakes(times: usize, load: Load) -> (usize, usize) {
+        let mut polls = 0;
+        let driver = std::future::poll_fn(|_| {
+            polls += 1;
+            Poll::Pending
+        });
+        let woken = Arc::new(Woken::default());
+        let waker = Arc::clone(&woken).into();
+        let mut context = Context::from_waker(&waker);
+        let mut coalesce = Box::pin(Coalesce::new(driver, Arc::new(load)));
+        for _ in 0..times {
+            assert!(coalesce.as_mut().poll(&mut context).is_pending());
+        }
+        drop(coalesce);
+        (polls, woken.0.load(Ordering::Relaxed))
+    }
+
+    #[test]
+    fn a_command_that_is_alone_does_not_wait() {
+        assert_eq!(polls_and_wakes(4, Load(1.into())), (4, 0));
+        assert_eq!(polls_and_wakes(4, Load(0.into())), (4, 0));
+    }
+
+    #[test]
+    fn a_driver_with_more_than_one_command_steps_back_once_each_time() {
+        assert_eq!(polls_and_wakes(4, Load(2.into())), (2, 2));
+    }
+
+    #[test]
+    fn a_command_is_on_its_way_until_nobody_waits_for_it() {
+        let load = Load::default();
+        let (first, second) = (load.one_more(), load.one_more());
+        assert!(load.is_shared());
+        drop(first);
+        assert!(!load.is_shared());
+        drop(second);
+    }
+}
