@@ -1,10 +1,21 @@
 //! A connection to a server, and the task that drives it.
 
-use std::sync::Arc;
+use std::{
+    future::poll_fn,
+    io,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+};
 
 use redis::{
-    AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, RedisResult, Value,
+    aio::MultiplexedConnection,
 };
+use tokio::sync::Notify;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{
@@ -18,6 +29,7 @@ use super::{
 pub(super) struct Wire {
     connection: MultiplexedConnection,
     load: Arc<Load>,
+    end: Arc<End>,
     _driver: AbortOnDropHandle<()>,
 }
 
@@ -37,23 +49,42 @@ impl Wire {
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&settings, stream, config).await?;
         let load = Arc::new(Load::default());
-        let task = if coalesce {
-            tokio::spawn(Coalesce::new(driver, Arc::clone(&load)))
-        } else {
-            tokio::spawn(driver)
-        };
+        let end = Arc::new(End::default());
+        let (shared, at_the_end) = (Arc::clone(&load), AtTheEnd(Arc::clone(&end)));
+        let task = tokio::spawn(async move {
+            let _at_the_end = at_the_end;
+            if coalesce {
+                Coalesce::new(driver, shared).await;
+            } else {
+                driver.await;
+            }
+        });
         Ok(Self {
             connection,
             load,
+            end,
             _driver: AbortOnDropHandle::new(task),
         })
     }
 
     /// Sends a command and waits for the reply without a limit.
+    ///
+    /// The client alone may wait for ever: a command that is handed over in the moment in which the
+    /// connection breaks stays in the queue, where the driver does not look any more, and which
+    /// lives as long as somebody waits.
     pub(super) async fn send(&self, sending: Sending<'_>) -> RedisResult<Value> {
         let _on_its_way = self.load.one_more();
         let mut connection = self.connection.clone();
-        sending.command(&mut connection).await
+        let mut ended = pin!(self.end.comes.notified());
+        if self.end.came.load(Ordering::Acquire) {
+            return Err(broken());
+        }
+        let mut sent = pin!(sending.command(&mut connection));
+        poll_fn(|cx| match sent.as_mut().poll(cx) {
+            Poll::Pending => ended.as_mut().poll(cx).map(|()| Err(broken())),
+            reply => reply,
+        })
+        .await
     }
 
     /// The same, with an error of the server as an error.
@@ -63,4 +94,25 @@ impl Wire {
             .and_then(Value::extract_error)
             .map_err(|error| RedisStoreError::new(&error))
     }
+}
+
+/// From then on nothing drives the connection.
+#[derive(Default)]
+struct End {
+    came: AtomicBool,
+    comes: Notify,
+}
+
+/// Brings the end when it is dropped, however that comes about.
+struct AtTheEnd(Arc<End>);
+
+impl Drop for AtTheEnd {
+    fn drop(&mut self) {
+        self.0.came.store(true, Ordering::Release);
+        self.0.comes.notify_waiters();
+    }
+}
+
+fn broken() -> RedisError {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection broke").into()
 }
