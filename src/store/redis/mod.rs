@@ -243,7 +243,7 @@ impl LeaseStore for RedisStore {
     ) -> Result<Acquire, RedisStoreError> {
         if let Some(replicas) = &self.replicas {
             let lease = (key, token, lease);
-            return replicas.acquire(&self.old_server, lease, by).await;
+            return Box::pin(replicas.acquire(&self.old_server, lease, by)).await;
         }
         let (acquire, _) = self.steps(by).acquire(key, token, lease).await?;
         Ok(acquire)
@@ -270,7 +270,7 @@ impl LeaseStore for RedisStore {
     ) -> Result<bool, RedisStoreError> {
         if let Some(replicas) = &self.replicas {
             let (lease, done) = ((key, token), (record, retention));
-            return replicas.complete(&self.old_server, lease, done, by).await;
+            return Box::pin(replicas.complete(&self.old_server, lease, done, by)).await;
         }
         let steps = self.steps(by);
         let (written, _) = steps.complete(key, token, record, retention).await?;

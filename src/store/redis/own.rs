@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     error::RedisStoreError,
-    sending::{Reply, Sending, answer},
+    sending::{Reply, Sending, Wait, answer},
     target::Target,
     wire::Wire,
 };
@@ -81,18 +81,33 @@ impl Own {
         sending: Sending<'_>,
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
-        let link = self.link(by).await?;
+        let link = match self.link_or_attempt()? {
+            Ready::Link(link) => link,
+            Ready::Not(_) => Box::pin(self.link(by)).await?,
+        };
         self.look_after(&link);
         let reply = answer(link.wire.send(sending), by).await;
         self.judge(&link, &reply);
         let value = reply?;
-        let Some(wait) = sending.wait.filter(|wait| (wait.wrote)(&value)) else {
-            return Ok(Reply::from(value));
-        };
-        // On the same connection: WAIT speaks of what this one has written.
+        match sending.wait {
+            Some(wait) if (wait.wrote)(&value) => {
+                Box::pin(self.confirm(value, wait, &link, by)).await
+            }
+            _ => Ok(Reply::from(value)),
+        }
+    }
+
+    /// Waits for replicas. On the same connection: WAIT speaks of what this one has written.
+    async fn confirm(
+        &self,
+        value: Value,
+        wait: Wait,
+        link: &Arc<Link>,
+        by: Instant,
+    ) -> Result<Reply, RedisStoreError> {
         let command = wait.command(by);
         let reply = answer(link.wire.send(Sending::plain(&command)), by).await;
-        self.judge(&link, &reply);
+        self.judge(link, &reply);
         match reply {
             Ok(confirmations) => Ok(Reply::confirmed(value, &confirmations)),
             Err(error) => Err(error.after_a_write()),

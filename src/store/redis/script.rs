@@ -42,7 +42,7 @@ impl Script {
         match connection.send(key, &by_hash, wait, by).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
                 let by_text = Self::command("EVAL", self.text, key, arguments);
-                let reply = connection.send(key, &by_text, wait, by).await;
+                let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
                 reply.map_err(|later| later.after(&error))
             }
             reply => reply,

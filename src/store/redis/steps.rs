@@ -70,7 +70,7 @@ impl Steps<'_> {
             };
             let running = Entry::running(token, lease, attempts.saturating_add(1));
             let arguments = (text, Shown(running), px);
-            reply = self.run(&script::TAKE_OVER, key, &arguments).await?;
+            reply = Box::pin(self.run(&script::TAKE_OVER, key, &arguments)).await?;
         }
         Err(RedisStoreError::timed_out(
             false,
@@ -154,9 +154,7 @@ impl Steps<'_> {
             }
         }
         let arguments = (running, lease);
-        script::ACQUIRE
-            .run(self.connection, key, &arguments, wait, self.by)
-            .await
+        Box::pin(script::ACQUIRE.run(self.connection, key, &arguments, wait, self.by)).await
     }
 
     /// Runs a script that says whether it has written.
