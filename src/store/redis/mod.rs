@@ -69,6 +69,11 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// most, during which calls fail at once with the same error. A connection that breaks, or whose
 /// server says that it is a replica, or that leaves 3 commands in a row unanswered, is replaced.
 ///
+/// Commands that many requests have at the same time go out in one write, and one that is alone goes
+/// out at once; each keeps its own deadline, reply and error.
+/// [`coalesce(false)`](RedisStoreBuilder::coalesce) turns that off. It is not done on connections
+/// that the store is given.
+///
 /// A store made with [`new`](Self::new) uses the connection that it is given, and cannot replace
 /// it.
 ///
