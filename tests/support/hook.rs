@@ -25,7 +25,7 @@ use tower_webhook_dedup::{
     StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
-use crate::support::{PATIENCE, RedisServer, until};
+use crate::support::{PATIENCE, RedisServer, store_at, until};
 
 /// How long a call to the store may take.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(400);
@@ -61,7 +61,7 @@ impl Hook {
         url: &str,
         set: impl FnOnce(WebhookDedupLayer<RedisStore>) -> WebhookDedupLayer<RedisStore>,
     ) -> Self {
-        Self::with_store(RedisStore::open(url).unwrap(), set)
+        Self::with_store(store_at(url), set)
     }
 }
 

@@ -14,7 +14,8 @@ use std::{future::Future, time::Duration};
 
 use tokio::time::Instant;
 use tower_webhook_dedup::{
-    Acquire, Key, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token,
+    Acquire, Key, LeaseStore, Record, RedisStore, RedisStoreBuilder, Release, StoreError,
+    StoreErrorKind, Token,
 };
 
 pub(crate) use self::{
@@ -29,6 +30,18 @@ pub(crate) use self::{
 
 /// How long a condition may take to come true on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store at the URL.
+pub(crate) fn store_at(url: &str) -> RedisStore {
+    builder_at(url).open().unwrap()
+}
+
+/// The same, to be set up further. `COALESCE=off` in the environment turns coalescing off, so that
+/// tests can be run without it.
+pub(crate) fn builder_at(url: &str) -> RedisStoreBuilder {
+    let off = std::env::var("COALESCE").is_ok_and(|it| it == "off");
+    RedisStore::builder(url).coalesce(!off)
+}
 
 /// Waits until the condition holds.
 #[track_caller]
