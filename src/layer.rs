@@ -243,6 +243,32 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         self
     }
 
+    /// Decides and counts, but lets every request through: for a look at live traffic before the
+    /// layer answers any of it.
+    ///
+    /// Every request that the layer [applies to](Self::applies_to) reaches the handler, and the
+    /// handler's answer goes out. What would have been is in the header (`shadow-duplicate`, say), in
+    /// the extensions ([`Outcome::Shadow`](crate::Outcome::Shadow)), and, where it is not a run, a
+    /// [`DedupEvent::Shadow`].
+    ///
+    /// - Leases are taken, renewed, completed and released, since a duplicate is told by what was
+    ///   recorded. Store calls are made as without it, and waited for as long as the
+    ///   [`store_timeout`](Self::store_timeout); that they fail changes nothing else. The run of what
+    ///   would have been a duplicate has no lease and is not recorded.
+    /// - Handlers run as without the layer: no [run limit](Self::run_limit), and a sender that hangs
+    ///   up ends its handler. Nobody waits or stands by, and no event is
+    ///   [given up](Self::give_up_after).
+    /// - Bodies are buffered up to [`max_body`](Self::max_body) and
+    ///   [`body_timeout`](Self::body_timeout), and one that is longer or slower goes on from there as
+    ///   a stream. One that breaks off is refused with 400: there is no request to forward.
+    /// - An event that was completed by then is a duplicate when the shadow is taken away.
+    ///
+    /// Defaults to off.
+    pub fn shadow(mut self) -> Self {
+        self.rules.shadow = true;
+        self
+    }
+
     /// What becomes of a run whose sender hung up.
     ///
     /// Defaults to [`OnDisconnect::Finish`]: it goes on in the background.

@@ -131,6 +131,7 @@ mod reply;
 mod rules;
 mod run;
 mod service;
+mod shadow;
 pub mod store;
 
 #[cfg(feature = "test-util")]
