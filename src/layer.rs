@@ -186,8 +186,22 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// Which answers of the handler complete an event. It should be those that the sender takes
-    /// for success. Only the head of the answer is there: a gRPC status in the trailers comes too
-    /// late.
+    /// for success. Only the head of the answer is there.
+    ///
+    /// gRPC answers 200 whatever happened. A call that fails before its first message has its
+    /// status in the header, which can be asked:
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
+    /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::header("x-event-id"))
+    ///     .completed_when(|head| {
+    ///         let status = head.headers.get("grpc-status");
+    ///         head.status.is_success() && status.is_none_or(|status| status == "0")
+    ///     });
+    /// ```
+    ///
+    /// One in the trailers comes too late: the event is recorded as completed before they are
+    /// there. A handler that streams has to fail before it answers, or not at all.
     ///
     /// Defaults to any 2xx status.
     pub fn completed_when<F>(mut self, completed: F) -> Self
