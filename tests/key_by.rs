@@ -575,7 +575,7 @@ fn change(json: &mut Json, pick: Index) {
 
 fn config() -> Config {
     Config {
-        cases: 256,
+        cases: 128,
         failure_persistence: None,
         ..Config::default()
     }
