@@ -5,7 +5,7 @@ use std::{fmt, future::Future, sync::Arc};
 use bytes::Bytes;
 use http::Request;
 
-use crate::{Error, Key, NoId, Refusal};
+use crate::{Error, Key, NoId, Outcome, Refusal};
 
 /// An acknowledged event that this process cannot bring to an end any more.
 #[derive(Clone)]
@@ -149,6 +149,14 @@ pub enum DedupEvent {
         /// Why.
         refusal: Refusal,
     },
+    /// INFO: the handler got a request, and its answer goes out, where something else would have
+    /// happened but for [`shadow`](crate::WebhookDedupLayer::shadow).
+    Shadow {
+        /// The event, where the request has one.
+        key: Option<Key>,
+        /// What would have become of it; never a [`Run`](Outcome::Run).
+        outcome: Outcome,
+    },
     /// INFO: the sender hung up, and the run goes on.
     Detached {
         /// The event.
@@ -219,6 +227,10 @@ impl DedupEvent {
             } => warn!(%key, "request refused: its event was completed with another body"),
             Self::Refused { refusal } => {
                 debug!(status = refusal.status().as_u16(), %refusal, "request refused");
+            }
+            Self::Shadow { key, outcome } => {
+                let (key, outcome) = (key.as_ref().map(Key::as_str), outcome.as_str());
+                info!(key, outcome, "shadow: forwarded in place of that");
             }
             Self::Detached { key } => info!(%key, "sender hung up; the run goes on"),
             Self::DetachRefused { key } => {

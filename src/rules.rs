@@ -34,6 +34,7 @@ pub(crate) struct Rules {
     pub(crate) body_timeout: Duration,
     pub(crate) refuse_with: Arc<RefuseWith>,
     pub(crate) give_up_after: Option<u32>,
+    pub(crate) shadow: bool,
     pub(crate) outcome_header: Option<HeaderName>,
 }
 
@@ -63,6 +64,7 @@ impl Rules {
             body_timeout: Duration::from_secs(30),
             refuse_with: Arc::new(reply::problem),
             give_up_after: None,
+            shadow: false,
             outcome_header: Some(HeaderName::from_static("webhook-dedup")),
         }
     }
@@ -119,6 +121,15 @@ impl Rules {
             KeyBy::IdAndBodyExcept(except) => hash_except(body, except)?,
         };
         Ok(Key::with_hash(namespace, id, hash))
+    }
+
+    /// In the shadow, a handler is dropped as it would be without the layer.
+    pub(crate) const fn on_disconnect(&self) -> OnDisconnect {
+        if self.shadow {
+            OnDisconnect::Cancel
+        } else {
+            self.on_disconnect
+        }
     }
 
     const fn replays(&self) -> bool {
@@ -191,6 +202,7 @@ impl fmt::Debug for Rules {
             .field("max_body", &self.max_body)
             .field("body_timeout", &self.body_timeout)
             .field("give_up_after", &self.give_up_after)
+            .field("shadow", &self.shadow)
             .finish_non_exhaustive()
     }
 }

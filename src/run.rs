@@ -1,6 +1,9 @@
 //! One run of the handler, and how it ends its lease.
 
-use std::sync::{Mutex, PoisonError};
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use http::Response;
 use http_body::Body;
@@ -34,7 +37,7 @@ pub(crate) enum Ended<R: Body, E> {
 
 impl<R: Body, E> Ended<R, E> {
     /// Whether the event need not run again.
-    const fn is_final(&self) -> bool {
+    pub(crate) const fn is_final(&self) -> bool {
         match self {
             Self::Answered { completed, .. } => *completed,
             Self::OverLimit => false,
@@ -99,7 +102,12 @@ impl<S, St: LeaseStore> Flow<S, St> {
         if let Some(call) = &call {
             call.run_begins(key, size);
         }
-        let answer = timeout(guard.dedup.settings().run_limit, oneshot(inner, request)).await;
+        let limit = if guard.rules.shadow {
+            Duration::MAX
+        } else {
+            guard.dedup.settings().run_limit
+        };
+        let answer = timeout(limit, oneshot(inner, request)).await;
         if let Some(call) = &call {
             call.run_ends();
         }
@@ -166,7 +174,9 @@ impl<St: LeaseStore> Guard<St> {
 
     /// What is to be reported if this run fails and is the last one.
     fn last_try(&self, request: &Buffered, lease: Option<&Lease<St>>) -> Option<DeadLetter> {
-        let (runs, lease) = (self.rules.give_up_after?, lease?);
+        // In the shadow the sender hears of the failure, and goes on trying.
+        let runs = self.rules.give_up_after.filter(|_| !self.rules.shadow)?;
+        let lease = lease?;
         lease.is_last(runs).then(|| DeadLetter {
             key: lease.key().clone(),
             attempts: lease.attempt(),

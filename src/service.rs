@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// When the sender may come again after the store failed.
-const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(1);
 
 /// Middleware that runs each webhook event once; made by
 /// [`WebhookDedupLayer`](crate::WebhookDedupLayer).
@@ -70,7 +70,8 @@ where
     fn call(&mut self, request: Request<B>) -> Self::Future {
         let Guard { dedup, rules } = &*self.guard;
         let (tracker, settings) = (dedup.tracker().clone(), dedup.settings().clone());
-        let call = Arc::new(Call::new(tracker, settings, rules.on_disconnect));
+        let on_disconnect = rules.on_disconnect();
+        let call = Arc::new(Call::new(tracker, settings, on_disconnect));
         let flow = Flow {
             inner: self.inner.clone(),
             guard: self.guard.clone(),
@@ -104,10 +105,13 @@ impl<S, St: LeaseStore> Flow<S, St> {
         }
 
         // The whole body, before any store call.
-        let read = Buffered::read(parts, body, rules.max_body, rules.body_timeout).await;
-        let (request, hash) = match read {
+        let (request, hash) = match guard.read(parts, body).await {
             Ok(read) => read,
-            Err(refusal) => return Ok(guard.refuse(refusal)),
+            Err((refusal, None)) => return Ok(guard.refuse(refusal)),
+            Err((refusal, Some(request))) => {
+                let outcome = Outcome::Refused(refusal);
+                return self.forward(request, outcome).await;
+            }
         };
 
         // Which event it is.
@@ -117,7 +121,11 @@ impl<S, St: LeaseStore> Flow<S, St> {
         };
 
         // Who runs it.
-        match dedup.acquire(&identity.key).await {
+        let begun = dedup.acquire(&identity.key).await;
+        if rules.shadow {
+            return self.shadow(request, identity, begun).await;
+        }
+        match begun {
             Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease).await,
             Ok(Begun::Done(record)) => Ok(guard.duplicate(&identity, record)),
             Ok(Begun::InFlight { retry_after }) => {
@@ -134,6 +142,13 @@ impl<S, St: LeaseStore> Flow<S, St> {
     {
         let Guard { dedup, rules } = &*self.guard;
         dedup.settings().emit(&DedupEvent::NoEventId { reason });
+        if rules.shadow {
+            let outcome = match rules.missing_id {
+                MissingId::Refuse => Outcome::Refused(Refusal::NoEventId(reason)),
+                _ => Outcome::Unprotected(Unprotected::NoEventId(reason)),
+            };
+            return self.forward(request.into_request(None), outcome).await;
+        }
         if rules.missing_id == MissingId::Refuse {
             return Ok(self.guard.refuse(Refusal::NoEventId(reason)));
         }

@@ -78,6 +78,10 @@ impl EventId {
     /// The string or number at this [JSON pointer](JsonPointer) of the body, whatever the
     /// content type says. A leading byte order mark is skipped.
     ///
+    /// A batch has no single id. `/0/id` names its first event alone, and the others of a batch that
+    /// begins with a known one are lost with it: give each element to a [`Dedup`](crate::Dedup) in
+    /// the handler instead.
+    ///
     /// # Panics
     ///
     /// If the pointer is malformed. [`str::parse`] to a [`JsonPointer`], which converts into an

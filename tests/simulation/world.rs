@@ -62,7 +62,7 @@ pub(crate) struct Order {
 
 #[expect(clippy::large_enum_variant, reason = "few of them live at once")]
 pub(crate) enum Due {
-    Message(Message),
+    Message(Box<Message>),
     Fault(Fault),
     OutageEnds(bool),
     Thaw(Pid),
@@ -202,7 +202,7 @@ impl World {
 
     fn happens(self: &Arc<Self>, order: Order, due: Due) {
         match due {
-            Due::Message(message) => self.deliver(order, message),
+            Due::Message(message) => self.deliver(order, *message),
             Due::Fault(fault) => self.strike(&fault),
             Due::OutageEnds(hangs) => {
                 let mut state = self.state();

@@ -1,0 +1,97 @@
+//! Deciding without acting on it: the handler gets every request, and its answer goes out.
+
+use http::Request;
+
+use crate::{
+    Begun, DedupEvent, Error, InFlight, Key, LeaseStore, Outcome, Refusal, RequestBody,
+    ResponseBody, StoreFailure, Unprotected,
+    buffered::Buffered,
+    delivery::Identity,
+    engine::Claim,
+    guard::Guard,
+    inner::{Answer, Inner, oneshot},
+    service::{Flow, SOON},
+};
+
+impl<S, St: LeaseStore> Flow<S, St> {
+    /// Runs the handler whoever runs the event; with the lease, if it was to be had.
+    pub(crate) async fn shadow<B>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        begun: Result<Begun<St>, (Error, Claim<'_, St>)>,
+    ) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let (guard, key) = (self.guard.clone(), identity.key.clone());
+        let (lease, would) = match begun {
+            Ok(Begun::Acquired(lease)) => {
+                let attempt = lease.attempt();
+                (Some(lease), Outcome::Run { attempt })
+            }
+            Ok(Begun::Done(record)) => (None, guard.duplicate_outcome(&identity, record)),
+            Ok(Begun::InFlight { retry_after }) => {
+                let would = match guard.rules.in_flight {
+                    InFlight::Acknowledge => Outcome::Standby,
+                    _ => Outcome::InFlight(Refusal::InFlight { retry_after }),
+                };
+                (None, would)
+            }
+            Err((error, claim)) => (claim.unconfirmed(), guard.store_failed(error)),
+        };
+        guard.would(Some(&key), &would);
+        let ended = self.run(request, identity, lease).await;
+        let would = match would {
+            Outcome::Run { attempt } if !ended.is_final() && guard.gives_up(attempt) => {
+                let would = Outcome::GaveUp { attempts: attempt };
+                guard.would(Some(&key), &would);
+                would
+            }
+            would => would,
+        };
+        guard.ran(ended, Outcome::Shadow(Box::new(would)))
+    }
+
+    /// Has the handler answer a request that is no event.
+    pub(crate) async fn forward<B>(
+        self,
+        request: Request<RequestBody<B>>,
+        would: Outcome,
+    ) -> Answer<S, B>
+    where
+        S: Inner<B>,
+    {
+        let Self { inner, guard, .. } = self;
+        guard.would(None, &would);
+        let answer = oneshot(inner, request).await?;
+        let outcome = Outcome::Shadow(Box::new(would));
+        Ok(guard.rules.mark(answer.map(ResponseBody::inner), outcome))
+    }
+}
+
+impl<St: LeaseStore> Guard<St> {
+    /// Tells of what would have been.
+    fn would(&self, key: Option<&Key>, outcome: &Outcome) {
+        if !matches!(outcome, Outcome::Run { .. }) {
+            self.dedup.settings().emit(&DedupEvent::Shadow {
+                key: key.cloned(),
+                outcome: outcome.clone(),
+            });
+        }
+    }
+
+    fn store_failed(&self, error: Error) -> Outcome {
+        match self.rules.store_failure {
+            StoreFailure::Refuse => Outcome::Refused(Refusal::StoreFailed {
+                error,
+                retry_after: SOON,
+            }),
+            StoreFailure::Forward => Outcome::Unprotected(Unprotected::StoreFailed(error)),
+        }
+    }
+
+    fn gives_up(&self, attempt: u32) -> bool {
+        self.rules.give_up_after.is_some_and(|runs| attempt >= runs)
+    }
+}
