@@ -90,7 +90,7 @@ pub(super) fn sns() -> impl Fn(&Parts, &Bytes) -> bool {
 /// `{"validationResponse": …}` and its code: the header `aeg-event-type: SubscriptionValidation`, and
 /// a body of the one event that says so, too.
 ///
-/// There is [no preset](self#batches) for Event Grid, but this is for
+/// There is [no preset](super#batches) for Event Grid, but this is for
 /// [`bypass`](crate::WebhookDedupLayer::bypass) or for a handler of batches.
 ///
 /// Source: [Event Grid], endpoint validation.

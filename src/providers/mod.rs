@@ -68,7 +68,8 @@
 //! several events in one request. No preset can be right for them: the layer runs a request or does not,
 //! but of a batch that comes again some elements are new and some are not, and a retry may be cut into
 //! other batches. Do not use `EventId::pointer("/0/id")` there: it drops all events but the first of each
-//! request. Use [`Dedup`](crate::Dedup) in the handler instead, for each element.
+//! request. Use [`Dedup`](crate::Dedup) in the handler instead, for each element. The page
+//! [batches] shows how.
 //!
 //! # Senders that no preset can be right for
 //!
@@ -83,6 +84,9 @@
 //! - [Plaid](https://plaid.com/docs/api/webhooks): the body is a code and an item.
 //! - Klarna Checkout: the body is empty, the order in the query.
 
+#[cfg(any(doc, doctest))]
+#[doc = include_str!("../../docs/batches.md")]
+pub mod batches {}
 mod handshake;
 mod payments;
 mod people;
