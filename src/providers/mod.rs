@@ -96,11 +96,7 @@ mod work;
 use std::time::Duration;
 
 pub use self::{
-    handshake::is_event_grid_validation,
-    payments::{adyen, coinbase_commerce, paddle, paypal, razorpay, square, stripe},
-    people::{discord_interactions, intercom, mailgun, slack, telegram, twilio, twitch, zoom},
-    standards::{clerk, cloudevents, pubsub, sns, standard_webhooks, svix},
-    work::{github, gitlab, jira, linear, notion, shopify, typeform},
+    handshake::is_event_grid_validation, payments::*, people::*, standards::*, work::*,
 };
 use crate::{Duplicate, Preset};
 

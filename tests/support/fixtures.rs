@@ -33,7 +33,7 @@ fn folder() -> PathBuf {
 pub(crate) fn fixtures() -> Vec<Fixture> {
     let manifest = fs::read_to_string(folder().join("MANIFEST.tsv")).unwrap();
     let fixtures: Vec<_> = manifest.lines().skip(1).map(read).collect();
-    assert_eq!(fixtures.len(), 70);
+    assert!(fixtures.len() >= 70);
     fixtures
 }
 
