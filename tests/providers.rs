@@ -16,7 +16,7 @@ use tower_webhook_dedup::{
 };
 
 use fixtures::{Fixture, fixture, fixtures};
-use http_support::{Handler, Run, secs, send, send_later};
+use http_support::{Answer, Handler, Run, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -650,6 +650,27 @@ async fn a_duplicate_of_a_running_event_waits_where_the_answer_counts() {
         assert_eq!(answer.brief().1, outcome, "{}", event.name);
         assert_eq!(first.await.unwrap().brief(), (200, "run"));
         assert_eq!(handler.runs(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn where_the_answer_counts_duplicates_get_the_first_one() {
+    for preset in providers::all() {
+        let replays = ["discord_interactions", "twilio"].contains(&name(&preset));
+        let event = events(&preset).remove(0);
+        let service = WebhookDedupLayer::new(MemoryStore::new(), preset.clone());
+        let service = service.layer(Handler::statuses([201]));
+        let first = send(&service, event.request()).await;
+        let duplicate = send(&service, event.request()).await;
+        let answers = |it: &Answer| {
+            (
+                it.status,
+                it.body.clone(),
+                it.headers.get("x-handler").cloned(),
+            )
+        };
+        let same = answers(&first) == answers(&duplicate);
+        assert_eq!(same, replays, "{}", name(&preset));
     }
 }
 

@@ -104,7 +104,9 @@ const HOUR: Duration = Duration::from_secs(3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Duplicates get the answer of the first attempt.
-const REPLAYED: Duplicate = Duplicate::Acknowledge;
+const REPLAYED: Duplicate = Duplicate::Replay {
+    max_body: 64 * 1024,
+};
 
 /// All presets, for programs whose configuration names one; see [`Preset::name`].
 ///

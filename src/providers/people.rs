@@ -31,8 +31,8 @@ pub fn slack() -> Preset {
 ///   is refused is lost. So when the store fails, or there is no token, the handler gets the request
 ///   unprotected.
 /// - The answer is TwiML and counts. A duplicate of a running event waits, up to 10 seconds, and one of
-///   a completed event gets the answer that the first one got, of up to 64 KiB. What waits in vain is
-///   acknowledged, by JSON.
+///   a completed event gets the answer that the first one got, of up to 64 KiB, if its body is the same
+///   ([`Duplicate::Replay`](crate::Duplicate::Replay)). What waits in vain is acknowledged, by JSON.
 /// - `MessageSid` and `CallSid` are no event ids: a message has several statuses.
 /// - Unsure: the header is known from receivers, not from Twilio's documentation, and no signature
 ///   covers it. The retry to a fallback URL may have more fields.
@@ -70,7 +70,7 @@ pub fn telegram() -> Preset {
 ///
 /// - Discord does not retry, and waits 3 seconds for the [answer], which counts. A duplicate of a
 ///   running interaction waits, up to 2 seconds, and one of a completed interaction gets the answer that
-///   the first one got, of up to 64 KiB. When the store fails, the handler gets the request unprotected.
+///   the first one got, of up to 64 KiB ([`Duplicate::Replay`](crate::Duplicate::Replay)). When the store fails, the handler gets the request unprotected.
 /// - `PING` passes by. Probes with a wrong signature have to get 401: verify outside.
 /// - Not for Discord's [webhook events], which have no id.
 ///
