@@ -4,6 +4,7 @@ mod answers;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::request;
 use tower_layer::Layer;
 
