@@ -143,6 +143,8 @@ pub enum DedupEvent {
         /// Why it has none.
         reason: NoId,
     },
+    /// DEBUG: a request passed by, as [`bypass`](crate::WebhookDedupLayer::bypass) has it.
+    Bypassed,
     /// DEBUG: a request was refused. WARN where that was because its
     /// [body has changed](Refusal::BodyChanged).
     Refused {
@@ -222,6 +224,7 @@ impl DedupEvent {
             Self::Duplicate { key, body_changed } => debug!(%key, body_changed, "duplicate"),
             Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
             Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::Bypassed => debug!("request passed by"),
             Self::Refused {
                 refusal: Refusal::BodyChanged { key },
             } => warn!(%key, "request refused: its event was completed with another body"),

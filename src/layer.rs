@@ -4,12 +4,13 @@ mod answers;
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use bytes::Bytes;
 use http::request;
 use tower_layer::Layer;
 
 use crate::{
-    BodyChanged, Dedup, DedupEvent, DrainHandle, EventId, KeyBy, LeaseStore, Limits, MissingId,
-    OnDisconnect, WebhookDedup,
+    BodyChanged, Dedup, DedupEvent, DrainHandle, KeyBy, LeaseStore, Limits, MissingId,
+    OnDisconnect, Preset, WebhookDedup,
     engine::checked,
     guard::Guard,
     rules::{Namespace, Rules},
@@ -26,34 +27,27 @@ pub struct WebhookDedupLayer<St: LeaseStore> {
     rules: Rules,
 }
 
-/// What a layer starts from: an [`EventId`], and the defaults.
-#[derive(Clone, Debug)]
-pub struct Preset {
-    rules: Rules,
-}
-
-impl From<EventId> for Preset {
-    fn from(event_id: EventId) -> Self {
-        Self {
-            rules: Rules::new(event_id),
-        }
-    }
-}
-
 impl<St: LeaseStore> WebhookDedupLayer<St> {
-    /// A layer over this store for events told by this id.
+    /// A layer over this store, for events told by an [`EventId`](crate::EventId), or as a
+    /// [preset](crate::providers) knows them.
     pub fn new(store: St, preset: impl Into<Preset>) -> Self {
+        let (rules, retention) = preset.into().into_parts();
+        let dedup = Dedup::new(store);
         Self {
-            dedup: Dedup::new(store),
-            rules: preset.into().rules,
+            dedup: match retention {
+                Some(retention) => dedup.retention(retention),
+                None => dedup,
+            },
+            rules,
         }
     }
 
     /// Keeps the events of this endpoint, or tenant, apart from others on the same store. Two
     /// layers of one namespace swallow each other's events.
     ///
-    /// Defaults to the path of the request as the layer sees it. Axum's `nest` strips its prefix:
-    /// set a namespace there.
+    /// Defaults to the path of the request as the layer sees it, behind the name of the
+    /// [preset](crate::providers) where there is one. Axum's `nest` strips its prefix: set a namespace
+    /// there.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.rules.namespace = Namespace::Fixed(namespace.into());
         self
@@ -78,6 +72,30 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         F: Fn(&request::Parts) -> bool + Send + Sync + 'static,
     {
         self.rules.applies_to = Arc::new(applies);
+        self
+    }
+
+    /// Which requests pass by, although the layer [applies](Self::applies_to): handshakes and
+    /// probes, which the handler has to answer each time. They make no store call and leave no key,
+    /// and their answers come out as the handler made them, without the
+    /// [outcome header](Self::outcome_header).
+    ///
+    /// Asked when the whole body is here, before the event id is read. Look at what the signature
+    /// covers, which is the body as a rule: whoever can make an event look like a probe can have it
+    /// run twice.
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
+    /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
+    ///     .bypass(|parts, body| parts.headers.contains_key("x-probe") && body.is_empty());
+    /// ```
+    ///
+    /// Defaults to none, or those of the [preset](crate::providers), which this replaces.
+    pub fn bypass<F>(mut self, bypass: F) -> Self
+    where
+        F: Fn(&request::Parts, &Bytes) -> bool + Send + Sync + 'static,
+    {
+        self.rules.bypass = Some(Arc::new(bypass));
         self
     }
 

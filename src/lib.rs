@@ -128,6 +128,8 @@ mod inner;
 mod layer;
 mod outcome;
 mod policy;
+mod preset;
+pub mod providers;
 mod replay;
 mod reply;
 mod rules;
@@ -147,11 +149,12 @@ pub use self::{
     event::{DeadLetter, DedupEvent, Lost, LostReason},
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
-    layer::{Preset, WebhookDedupLayer},
+    layer::WebhookDedupLayer,
     outcome::{Outcome, Refusal, Unprotected},
     policy::{
         AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
     },
+    preset::Preset,
     service::WebhookDedup,
     store::{
         Acquire, BoxStore, BoxStoreError, Entry, Fallback, FallbackError, LeaseStore, MemoryStore,

@@ -16,12 +16,14 @@ use crate::{
 };
 
 type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
+type Bypass = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(crate) event_id: EventId,
     pub(crate) namespace: Namespace,
     pub(crate) applies_to: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) key_by: KeyBy,
     pub(crate) body_changed: BodyChanged,
     pub(crate) missing_id: MissingId,
@@ -42,6 +44,8 @@ pub(crate) struct Rules {
 pub(crate) enum Namespace {
     /// The path of the request, as the layer sees it.
     Path,
+    /// The name of a preset, and the path.
+    Preset(&'static str),
     Fixed(Arc<str>),
     By(Arc<dyn Fn(&Parts) -> String + Send + Sync>),
 }
@@ -52,6 +56,7 @@ impl Rules {
             event_id,
             namespace: Namespace::Path,
             applies_to: Arc::new(|parts| parts.method == Method::POST),
+            bypass: None,
             key_by: KeyBy::default(),
             body_changed: BodyChanged::default(),
             missing_id: MissingId::default(),
@@ -79,6 +84,10 @@ impl Rules {
         let made;
         let namespace = match &self.namespace {
             Namespace::Path => parts.uri.path(),
+            Namespace::Preset(name) => {
+                made = format!("{name}{}", parts.uri.path());
+                &made
+            }
             Namespace::Fixed(namespace) => namespace,
             Namespace::By(make) => {
                 made = make(parts);
@@ -104,6 +113,12 @@ impl Rules {
             body_hash,
             target: self.replays().then(|| target(parts)),
         })
+    }
+
+    /// Whether the request is none of the layer's business, as its body shows.
+    pub(crate) fn passes_by(&self, parts: &Parts, body: &Bytes) -> bool {
+        let bypass = self.bypass.as_ref();
+        bypass.is_some_and(|bypass| bypass(parts, body))
     }
 
     fn key(
@@ -182,6 +197,7 @@ impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path => f.write_str("the path"),
+            Self::Preset(name) => write!(f, "{name} and the path"),
             Self::Fixed(namespace) => namespace.fmt(f),
             Self::By(_) => f.write_str("by closure"),
         }

@@ -114,6 +114,13 @@ impl<S, St: LeaseStore> Flow<S, St> {
             }
         };
 
+        // A handshake or a probe: the handler answers it each time.
+        if rules.passes_by(&request.parts, &request.data) {
+            dedup.settings().emit(&DedupEvent::Bypassed);
+            let answer = oneshot(self.inner, request.into_request(None)).await?;
+            return Ok(answer.map(ResponseBody::inner));
+        }
+
         // Which event it is.
         let identity = match rules.identify(&request.parts, &request.data, hash) {
             Ok(identity) => identity,
