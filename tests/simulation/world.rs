@@ -60,7 +60,6 @@ pub(crate) struct Order {
     pub(crate) what: (usize, u64, u8),
 }
 
-#[expect(clippy::large_enum_variant, reason = "few of them live at once")]
 pub(crate) enum Due {
     Message(Box<Message>),
     Fault(Fault),
