@@ -1,8 +1,8 @@
-//! Signatures are verified outside this layer, and by another crate: here webhook-verify, for
-//! senders that follow Standard Webhooks.
+//! Signatures are verified outside this layer, and by another crate: here webhook-verify, for Stripe,
+//! GitHub, and senders that follow Standard Webhooks.
 //!
 //! ```sh
-//! WEBHOOK_SECRET=whsec_… cargo run --release --example signature
+//! STRIPE_SECRET=whsec_… GITHUB_SECRET=… WEBHOOK_SECRET=whsec_… cargo run --release --example signature
 //! ```
 
 use std::{env, error::Error, time::Duration};
@@ -15,27 +15,40 @@ use axum::{
     http::StatusCode,
     routing::post,
 };
+use futures_util::future::join_all;
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 use tower_http::limit::RequestBodyLimitLayer;
-use tower_webhook_dedup::{DrainHandle, EventId, LeaseStore, MemoryStore, WebhookDedupLayer};
-use webhook_verify::{Provider, Secret, tower::VerifyLayer};
+use tower_webhook_dedup::{DrainHandle, LeaseStore, MemoryStore, WebhookDedupLayer, providers};
+use webhook_verify::{Provider, Secret, VerifyOptions, tower::VerifyLayer};
 
 /// No webhook is longer. The verifying layer reads all of the body and has no limit of its own.
 const MAX_BODY: usize = 1024 * 1024;
 
+/// What the senders sign with.
+pub(crate) struct Secrets {
+    pub(crate) stripe: String,
+    pub(crate) github: String,
+    pub(crate) standard_webhooks: String,
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    let secret = env::var("WEBHOOK_SECRET")?;
+    let secrets = Secrets {
+        stripe: env::var("STRIPE_SECRET")?,
+        github: env::var("GITHUB_SECRET")?,
+        standard_webhooks: env::var("WEBHOOK_SECRET")?,
+    };
     let address = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
 
-    let (app, drain) = app(MemoryStore::new(), secret);
+    let (app, drains) = app(&MemoryStore::new(), secrets, &VerifyOptions::default());
     axum::serve(listener, app)
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
-    _ = drain.drain(Duration::from_secs(20)).await;
+    let limit = Duration::from_secs(20);
+    join_all(drains.iter().map(|drain| drain.drain(limit))).await;
     Ok(())
 }
 
@@ -47,27 +60,55 @@ async fn main() -> Result<(), Box<dyn Error>> {
 ///
 /// Only what verifies, limits or traces belongs outside the dedup layer. What commits, retries or
 /// cuts off the handler belongs inside: outside, it could undo a run that was recorded as completed.
-pub(crate) fn app(store: impl LeaseStore, secret: String) -> (Router, DrainHandle) {
-    // The signature covers this header. An id that it does not cover could be changed by whoever
-    // replays the request.
-    let dedup = WebhookDedupLayer::new(store, EventId::header("webhook-id"));
-    let drain = dedup.drain_handle();
-
-    let verify = ServiceBuilder::new()
-        .layer(RequestBodyLimitLayer::new(MAX_BODY))
-        .layer(HandleErrorLayer::new(unreadable))
-        .layer(VerifyLayer::new(
+pub(crate) fn app(
+    store: &impl LeaseStore,
+    secrets: Secrets,
+    options: &VerifyOptions,
+) -> (Router, Vec<DrainHandle>) {
+    let senders = [
+        // The id is in the body, and signed with it.
+        (
+            "/webhooks/stripe",
+            providers::stripe(),
+            Provider::Stripe,
+            secrets.stripe,
+        ),
+        // No signature covers the id, which is in a header: whoever replays a request can have it run
+        // once more, but not hide another behind it, since the body is in the key, too.
+        (
+            "/webhooks/github",
+            providers::github(),
+            Provider::GitHub,
+            secrets.github,
+        ),
+        // The id is in a header that is signed.
+        (
+            "/webhooks/standard",
+            providers::standard_webhooks(),
             Provider::StandardWebhooks,
-            Secret::new(secret),
-        ))
-        // It hands on plain bytes.
-        .map_request(|request: Request<Bytes>| request.map(Body::from));
-    let app = Router::new()
-        .route("/webhooks/demo", post(handle))
-        // With axum the last one added is the outermost.
-        .layer(dedup)
-        .layer(verify);
-    (app, drain)
+            secrets.standard_webhooks,
+        ),
+    ];
+
+    let (mut app, mut drains) = (Router::new(), Vec::new());
+    for (path, preset, provider, secret) in senders {
+        let dedup = WebhookDedupLayer::new(store.clone(), preset);
+        drains.push(dedup.drain_handle());
+        let verify = VerifyLayer::with_options(provider, Secret::new(secret), options.clone());
+        let verify = ServiceBuilder::new()
+            .layer(RequestBodyLimitLayer::new(MAX_BODY))
+            .layer(HandleErrorLayer::new(unreadable))
+            .layer(verify)
+            // It hands on plain bytes.
+            .map_request(|request: Request<Bytes>| request.map(Body::from));
+        let route = Router::new()
+            .route(path, post(handle))
+            // With axum the last one added is the outermost.
+            .layer(dedup)
+            .layer(verify);
+        app = app.merge(route);
+    }
+    (app, drains)
 }
 
 /// The body is too long, or broke off.

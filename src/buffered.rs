@@ -1,6 +1,12 @@
 //! A request whose whole body is here.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    mem::take,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use bytes::{Buf, Bytes, BytesMut};
 use http::{
@@ -29,19 +35,34 @@ impl Buffered {
         time: Duration,
     ) -> Result<(Self, BodyHash), Refusal> {
         // What is known to be too long is refused unread.
-        if declared(&parts.headers).max(body.size_hint().lower()) > limit as u64 {
+        if is_too_long(&parts, &body, limit) {
             return Err(Refusal::BodyTooLarge { limit });
         }
-        let read = timeout(time, collect(body, limit)).await;
-        let (data, trailers, hash) = read.unwrap_or(Err(Refusal::BodyTimedOut))?;
-        Ok((
-            Self {
-                parts,
-                data,
-                trailers,
-            },
-            hash,
-        ))
+        let (mut reading, body) = (Reading::default(), pin!(body));
+        reading.read_in_time(body, limit, time).await?;
+        Ok(reading.finish(parts))
+    }
+
+    /// The same, but what cannot be read in full comes back, as it came, if it still is there.
+    pub(crate) async fn read_or_resume<B: Body>(
+        parts: Parts,
+        body: B,
+        limit: usize,
+        time: Duration,
+    ) -> Result<(Self, BodyHash), (Refusal, Option<Request<RequestBody<B>>>)> {
+        if is_too_long(&parts, &body, limit) {
+            let request = Request::from_parts(parts, RequestBody::streaming(body));
+            return Err((Refusal::BodyTooLarge { limit }, Some(request)));
+        }
+        let (mut reading, mut body) = (Reading::default(), Box::pin(body));
+        match reading.read_in_time(body.as_mut(), limit, time).await {
+            Ok(()) => Ok(reading.finish(parts)),
+            Err(Refusal::BodyBroken) => Err((Refusal::BodyBroken, None)),
+            Err(refusal) => {
+                let body = RequestBody::resumed(reading.into_pieces(), body);
+                Err((refusal, Some(Request::from_parts(parts, body))))
+            }
+        }
     }
 
     /// The request for the inner service, as it came.
@@ -113,6 +134,10 @@ impl Buffered {
     }
 }
 
+fn is_too_long(parts: &Parts, body: &impl Body, limit: usize) -> bool {
+    declared(&parts.headers).max(body.size_hint().lower()) > limit as u64
+}
+
 fn declared(headers: &HeaderMap) -> u64 {
     let length = headers
         .get(CONTENT_LENGTH)
@@ -120,41 +145,80 @@ fn declared(headers: &HeaderMap) -> u64 {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
-async fn collect<B: Body>(
-    body: B,
-    limit: usize,
-) -> Result<(Bytes, Option<HeaderMap>, BodyHash), Refusal> {
-    let mut body = std::pin::pin!(body);
-    let mut hasher = BodyHasher::default();
-    let mut first = Bytes::new();
-    let mut all = BytesMut::new();
-    let mut trailers = None;
-    while let Some(frame) = body.frame().await {
-        let mut data = match frame.map_err(|_| Refusal::BodyBroken)?.into_data() {
-            Ok(data) => data,
-            Err(frame) => {
-                trailers = frame.into_trailers().ok();
+/// What of a body is here.
+#[derive(Default)]
+struct Reading {
+    hasher: BodyHasher,
+    /// A body of a single frame is not copied.
+    first: Bytes,
+    /// All of it, where there are several.
+    all: BytesMut,
+    /// The frame with which it got too long.
+    over: Bytes,
+    trailers: Option<HeaderMap>,
+}
+
+impl Reading {
+    async fn read_in_time<B: Body>(
+        &mut self,
+        body: Pin<&mut B>,
+        limit: usize,
+        time: Duration,
+    ) -> Result<(), Refusal> {
+        let read = timeout(time, self.read(body, limit)).await;
+        read.unwrap_or(Err(Refusal::BodyTimedOut))
+    }
+
+    async fn read<B: Body>(&mut self, mut body: Pin<&mut B>, limit: usize) -> Result<(), Refusal> {
+        while let Some(frame) = body.frame().await {
+            let mut data = match frame.map_err(|_| Refusal::BodyBroken)?.into_data() {
+                Ok(data) => data,
+                Err(frame) => {
+                    self.trailers = frame.into_trailers().ok();
+                    continue;
+                }
+            };
+            let so_far = self.first.len().max(self.all.len());
+            let is_over = data.remaining() > limit - so_far;
+            let data = data.copy_to_bytes(data.remaining());
+            if is_over {
+                self.over = data;
+                return Err(Refusal::BodyTooLarge { limit });
+            }
+            self.hasher.update(&data);
+            if so_far == 0 {
+                self.first = data;
                 continue;
             }
-        };
-        let so_far = first.len().max(all.len());
-        if data.remaining() > limit - so_far {
-            return Err(Refusal::BodyTooLarge { limit });
+            if self.all.is_empty() {
+                self.all.extend_from_slice(&self.first);
+            }
+            self.all.extend_from_slice(&data);
         }
-        let data = data.copy_to_bytes(data.remaining());
-        hasher.update(&data);
-        if so_far == 0 {
-            // A body of a single frame is not copied.
-            first = data;
-            continue;
-        }
-        if all.is_empty() {
-            all.extend_from_slice(&first);
-        }
-        all.extend_from_slice(&data);
+        Ok(())
     }
-    let data = if all.is_empty() { first } else { all.freeze() };
-    Ok((data, trailers, hasher.finish()))
+
+    fn finish(mut self, parts: Parts) -> (Buffered, BodyHash) {
+        let buffered = Buffered {
+            parts,
+            data: self.data(),
+            trailers: self.trailers,
+        };
+        (buffered, self.hasher.finish())
+    }
+
+    fn into_pieces(mut self) -> VecDeque<Bytes> {
+        let pieces = [self.data(), self.over].into_iter();
+        pieces.filter(|piece| !piece.is_empty()).collect()
+    }
+
+    fn data(&mut self) -> Bytes {
+        if self.all.is_empty() {
+            take(&mut self.first)
+        } else {
+            take(&mut self.all).freeze()
+        }
+    }
 }
 
 pub(crate) fn owned_headers(headers: &HeaderMap) -> HeaderMap {

@@ -57,7 +57,7 @@ impl Call {
             beat: lease.and_then(Lease::beat).cloned(),
             tracker: dedup.tracker().clone(),
             settings: dedup.settings().clone(),
-            on_disconnect: rules.on_disconnect,
+            on_disconnect: rules.on_disconnect(),
             bytes: request.size(),
             running: AtomicBool::new(true),
             detached: AtomicBool::new(context.is_none()),

@@ -63,7 +63,8 @@ impl Delivery {
     }
 
     /// Whether a lease protects this run from others beside it. Without one, the store had failed
-    /// ([`StoreFailure::Forward`](crate::StoreFailure::Forward)).
+    /// ([`StoreFailure::Forward`](crate::StoreFailure::Forward)), or the layer is in the
+    /// [shadow](crate::WebhookDedupLayer::shadow).
     #[must_use]
     pub fn is_protected(&self) -> bool {
         self.0.beat.is_some()

@@ -5,7 +5,7 @@ use std::{fmt, future::Future, sync::Arc};
 use bytes::Bytes;
 use http::Request;
 
-use crate::{Error, Key, NoId, Refusal};
+use crate::{Error, Key, NoId, Outcome, Refusal};
 
 /// An acknowledged event that this process cannot bring to an end any more.
 #[derive(Clone)]
@@ -143,11 +143,21 @@ pub enum DedupEvent {
         /// Why it has none.
         reason: NoId,
     },
+    /// DEBUG: a request passed by, as [`bypass`](crate::WebhookDedupLayer::bypass) has it.
+    Bypassed,
     /// DEBUG: a request was refused. WARN where that was because its
     /// [body has changed](Refusal::BodyChanged).
     Refused {
         /// Why.
         refusal: Refusal,
+    },
+    /// INFO: the handler got a request, and its answer goes out, where something else would have
+    /// happened but for [`shadow`](crate::WebhookDedupLayer::shadow).
+    Shadow {
+        /// The event, where the request has one.
+        key: Option<Key>,
+        /// What would have become of it; never a [`Run`](Outcome::Run).
+        outcome: Outcome,
     },
     /// INFO: the sender hung up, and the run goes on.
     Detached {
@@ -214,11 +224,16 @@ impl DedupEvent {
             Self::Duplicate { key, body_changed } => debug!(%key, body_changed, "duplicate"),
             Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
             Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::Bypassed => debug!("request passed by"),
             Self::Refused {
                 refusal: Refusal::BodyChanged { key },
             } => warn!(%key, "request refused: its event was completed with another body"),
             Self::Refused { refusal } => {
                 debug!(status = refusal.status().as_u16(), %refusal, "request refused");
+            }
+            Self::Shadow { key, outcome } => {
+                let (key, outcome) = (key.as_ref().map(Key::as_str), outcome.as_str());
+                info!(key, outcome, "shadow: forwarded in place of that");
             }
             Self::Detached { key } => info!(%key, "sender hung up; the run goes on"),
             Self::DetachRefused { key } => {

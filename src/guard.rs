@@ -1,12 +1,13 @@
 //! What all requests through one layer share, and the answers that they get from it.
 
 use bytes::Bytes;
-use http::{Response, StatusCode};
+use http::{Request, Response, StatusCode, request::Parts};
 use http_body::Body;
 
 use crate::{
-    Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, ResponseBody, buffered::Buffered,
-    delivery::Identity, replay::replay, reply, rules::Rules, run::Ended,
+    BodyHash, Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, RequestBody,
+    ResponseBody, buffered::Buffered, delivery::Identity, replay::replay, reply, rules::Rules,
+    run::Ended,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -17,6 +18,20 @@ pub(crate) struct Guard<St: LeaseStore> {
 }
 
 impl<St: LeaseStore> Guard<St> {
+    /// Reads the whole body. In the shadow, a request of which that is not possible comes back.
+    pub(crate) async fn read<B: Body>(
+        &self,
+        parts: Parts,
+        body: B,
+    ) -> Result<(Buffered, BodyHash), (Refusal, Option<Request<RequestBody<B>>>)> {
+        let (limit, time) = (self.rules.max_body, self.rules.body_timeout);
+        if self.rules.shadow {
+            return Box::pin(Buffered::read_or_resume(parts, body, limit, time)).await;
+        }
+        let read = Buffered::read(parts, body, limit, time).await;
+        read.map_err(|refusal| (refusal, None))
+    }
+
     /// The answer to a request whose handler ran.
     pub(crate) fn ran<R: Body, E>(
         &self,
@@ -39,25 +54,40 @@ impl<St: LeaseStore> Guard<St> {
         identity: &Identity,
         record: Record,
     ) -> Response<ResponseBody<R>> {
-        let key = identity.key.clone();
-        let body_changed = record
-            .body_hash()
-            .is_some_and(|handled| handled != identity.body_hash);
-        if body_changed && self.rules.refuses_changed() {
-            return self.refuse(Refusal::BodyChanged { key });
-        }
-        self.dedup
-            .settings()
-            .emit(&DedupEvent::Duplicate { key, body_changed });
         let replay = self.replay(identity, &record);
-        let outcome = Outcome::Duplicate {
-            record,
-            by_body: identity.by_body,
+        let outcome = self.duplicate_outcome(identity, record);
+        if let Outcome::Refused(refusal) = outcome {
+            return self.refuse(refusal);
+        }
+        let body_changed = matches!(
+            outcome,
+            Outcome::Duplicate {
+                body_changed: true,
+                ..
+            }
+        );
+        self.dedup.settings().emit(&DedupEvent::Duplicate {
+            key: identity.key.clone(),
             body_changed,
-        };
+        });
         match replay {
             Some(replay) => self.rules.mark(reply::own(replay), outcome),
             None => self.success(request.into_blank(), outcome),
+        }
+    }
+
+    /// What becomes of a request whose event is done.
+    pub(crate) fn duplicate_outcome(&self, identity: &Identity, record: Record) -> Outcome {
+        let handled = record.body_hash();
+        let body_changed = handled.is_some_and(|handled| handled != identity.body_hash);
+        if body_changed && self.rules.refuses_changed() {
+            let key = identity.key.clone();
+            return Outcome::Refused(Refusal::BodyChanged { key });
+        }
+        Outcome::Duplicate {
+            record,
+            by_body: identity.by_body,
+            body_changed,
         }
     }
 

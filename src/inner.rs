@@ -32,13 +32,14 @@ where
     type Body = R;
 }
 
-/// What follows for the sender, or at once the answer.
-pub(crate) type Next<S, B> = Step<
-    Result<
-        Response<ResponseBody<<S as Inner<B>>::Body>>,
-        <S as Service<Request<RequestBody<B>>>>::Error,
-    >,
+/// The answer to the sender.
+pub(crate) type Answer<S, B> = Result<
+    Response<ResponseBody<<S as Inner<B>>::Body>>,
+    <S as Service<Request<RequestBody<B>>>>::Error,
 >;
+
+/// What follows for the sender, or at once the answer.
+pub(crate) type Next<S, B> = Step<Answer<S, B>>;
 
 /// The answer of the inner service; `None`: it took too long.
 pub(crate) type InnerAnswer<S, B> =

@@ -1,14 +1,16 @@
 //! The layer and its setters.
 
+mod answers;
+
 use std::{fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderName, Response, request, response};
+use http::request;
 use tower_layer::Layer;
 
 use crate::{
-    BodyChanged, Dedup, DedupEvent, DrainHandle, Duplicate, EventId, InFlight, KeyBy, LeaseStore,
-    Limits, MissingId, OnDisconnect, Refusal, StoreFailure, WebhookDedup,
+    BodyChanged, Dedup, DedupEvent, DrainHandle, KeyBy, LeaseStore, Limits, MissingId,
+    OnDisconnect, Preset, WebhookDedup,
     engine::checked,
     guard::Guard,
     rules::{Namespace, Rules},
@@ -25,34 +27,27 @@ pub struct WebhookDedupLayer<St: LeaseStore> {
     rules: Rules,
 }
 
-/// What a layer starts from: an [`EventId`], and the defaults.
-#[derive(Clone, Debug)]
-pub struct Preset {
-    rules: Rules,
-}
-
-impl From<EventId> for Preset {
-    fn from(event_id: EventId) -> Self {
-        Self {
-            rules: Rules::new(event_id),
-        }
-    }
-}
-
 impl<St: LeaseStore> WebhookDedupLayer<St> {
-    /// A layer over this store for events told by this id.
+    /// A layer over this store, for events told by an [`EventId`](crate::EventId), or as a
+    /// [preset](crate::providers) knows them.
     pub fn new(store: St, preset: impl Into<Preset>) -> Self {
+        let (rules, retention) = preset.into().into_parts();
+        let dedup = Dedup::new(store);
         Self {
-            dedup: Dedup::new(store),
-            rules: preset.into().rules,
+            dedup: match retention {
+                Some(retention) => dedup.retention(retention),
+                None => dedup,
+            },
+            rules,
         }
     }
 
     /// Keeps the events of this endpoint, or tenant, apart from others on the same store. Two
     /// layers of one namespace swallow each other's events.
     ///
-    /// Defaults to the path of the request as the layer sees it. Axum's `nest` strips its prefix:
-    /// set a namespace there.
+    /// Defaults to the path of the request as the layer sees it, behind the name of the
+    /// [preset](crate::providers) where there is one. Axum's `nest` strips its prefix: set a namespace
+    /// there.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.rules.namespace = Namespace::Fixed(namespace.into());
         self
@@ -77,6 +72,30 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         F: Fn(&request::Parts) -> bool + Send + Sync + 'static,
     {
         self.rules.applies_to = Arc::new(applies);
+        self
+    }
+
+    /// Which requests pass by, although the layer [applies](Self::applies_to): handshakes and
+    /// probes, which the handler has to answer each time. They make no store call and leave no key,
+    /// and their answers come out as the handler made them, without the
+    /// [outcome header](Self::outcome_header).
+    ///
+    /// Asked when the whole body is here, before the event id is read. Look at what the signature
+    /// covers, which is the body as a rule: whoever can make an event look like a probe can have it
+    /// run twice.
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
+    /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
+    ///     .bypass(|parts, body| parts.headers.contains_key("x-probe") && body.is_empty());
+    /// ```
+    ///
+    /// Defaults to none, or those of the [preset](crate::providers), which this replaces.
+    pub fn bypass<F>(mut self, bypass: F) -> Self
+    where
+        F: Fn(&request::Parts, &Bytes) -> bool + Send + Sync + 'static,
+    {
+        self.rules.bypass = Some(Arc::new(bypass));
         self
     }
 
@@ -153,80 +172,11 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
         self
     }
 
-    /// What a duplicate is answered while the first attempt is still running.
-    ///
-    /// Defaults to [`InFlight::Acknowledge`]: 200, and this process stands by.
-    ///
-    /// # Panics
-    ///
-    /// If the longest wait is below a millisecond or above ten years.
-    #[track_caller]
-    pub fn in_flight(mut self, in_flight: InFlight) -> Self {
-        if let InFlight::Wait { max, .. } = in_flight {
-            checked("longest wait", max);
-        }
-        self.rules.in_flight = in_flight;
-        self
-    }
-
     /// Caps on what is kept in memory and in the background.
     ///
     /// Defaults to [`Limits::default`].
     pub fn limits(mut self, limits: Limits) -> Self {
         self.dedup = self.dedup.limits(limits);
-        self
-    }
-
-    /// What a duplicate of a completed event is answered.
-    ///
-    /// Defaults to [`Duplicate::Acknowledge`]: 200 with a line of JSON.
-    pub fn duplicate(mut self, duplicate: Duplicate) -> Self {
-        self.rules.duplicate = duplicate;
-        self
-    }
-
-    /// Which answers of the handler complete an event. It should be those that the sender takes
-    /// for success. Only the head of the answer is there: a gRPC status in the trailers comes too
-    /// late.
-    ///
-    /// Defaults to any 2xx status.
-    pub fn completed_when<F>(mut self, completed: F) -> Self
-    where
-        F: Fn(&response::Parts) -> bool + Send + Sync + 'static,
-    {
-        self.rules.completed_when = Arc::new(completed);
-        self
-    }
-
-    /// Ends an event whose runs fail again and again: the run that fails as the `runs`th answers
-    /// 200 in place of the failure, the event is [recorded](crate::Record::is_given_up) as done, and
-    /// [`DedupEvent::GaveUp`] reports it with the whole request. So one poisoned event neither
-    /// comes for days nor has the sender disable the endpoint. The runs of a standby count as well.
-    ///
-    /// A run counts if it answers with what does not [complete](Self::completed_when) the event,
-    /// or with an error, or is over the [run limit](Self::run_limit). One that is cut off does not:
-    /// by a panic (put a layer that catches it inside, to have it count), by a hang-up, by the end
-    /// of the process. The store counts, for all processes, at no cost to runs that succeed; it
-    /// remembers for a day after each failure, and a [`MemoryStore`](crate::MemoryStore) at its
-    /// capacity forgets failures first.
-    ///
-    /// Defaults to never.
-    ///
-    /// # Panics
-    ///
-    /// If it is zero.
-    #[track_caller]
-    pub fn give_up_after(mut self, runs: u32) -> Self {
-        assert!(runs > 0, "an event needs at least one run");
-        self.rules.give_up_after = Some(runs);
-        self
-    }
-
-    /// What becomes of a request that the store failed on.
-    ///
-    /// Defaults to [`StoreFailure::Refuse`]: 503 with `retry-after`.
-    pub fn store_failure(mut self, store_failure: StoreFailure) -> Self {
-        self.rules.store_failure = store_failure;
         self
     }
 
@@ -272,41 +222,6 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     #[track_caller]
     pub fn body_timeout(mut self, timeout: Duration) -> Self {
         self.rules.body_timeout = checked("body timeout", timeout);
-        self
-    }
-
-    /// Makes the answers to refused requests. The layer adds its header to them, and nothing else:
-    /// [`Refusal::status`] and [`Refusal::retry_after`] are what the default uses.
-    ///
-    /// ```
-    /// # use bytes::Bytes;
-    /// # use http::Response;
-    /// # use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
-    /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
-    ///     .refuse_with(|refusal| {
-    ///         let mut response = Response::new(Bytes::from(refusal.to_string()));
-    ///         *response.status_mut() = refusal.status();
-    ///         response
-    ///     });
-    /// ```
-    ///
-    /// Defaults to `application/problem+json` ([RFC 9457]).
-    ///
-    /// [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
-    pub fn refuse_with<F>(mut self, refuse: F) -> Self
-    where
-        F: Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
-    {
-        self.rules.refuse_with = Arc::new(refuse);
-        self
-    }
-
-    /// The header that tells in each answer what became of the request, or none. An
-    /// [`Outcome`](crate::Outcome) is in the answer's extensions in any case.
-    ///
-    /// Defaults to `webhook-dedup`.
-    pub fn outcome_header(mut self, name: Option<HeaderName>) -> Self {
-        self.rules.outcome_header = name;
         self
     }
 

@@ -14,7 +14,9 @@
 //!    itself should the first attempt fail. What cannot be kept is reported as
 //!    [`Lost`], with the whole request; only a killed process is silent.
 //! 3. **A failed run never looks done.** Error, non-2xx answer, panic, dropped future, killed process,
-//!    a run past its limit: the event stays runnable, at once or at the latest one lease later.
+//!    a run past its limit: the event stays runnable, at once or at the latest one lease later. Only
+//!    [`give_up_after`](WebhookDedupLayer::give_up_after) ends one that fails, and reports it with
+//!    the whole request.
 //! 4. **A late owner does no harm.** Renewing, completing and releasing never overwrite another
 //!    owner's lease; and the handler [can learn](Delivery::lease_lost) that its own is lost.
 //! 5. **Trouble in the store becomes an answer, never a hang.**
@@ -130,11 +132,14 @@ mod inner;
 mod layer;
 mod outcome;
 mod policy;
+mod preset;
+pub mod providers;
 mod replay;
 mod reply;
 mod rules;
 mod run;
 mod service;
+mod shadow;
 pub mod store;
 
 #[cfg(feature = "test-util")]
@@ -148,11 +153,12 @@ pub use self::{
     event::{DeadLetter, DedupEvent, Lost, LostReason},
     future::ResponseFuture,
     identity::{BodyHash, EventId, JsonPointer, Key, NoId, ParseKeyError, ParsePointerError},
-    layer::{Preset, WebhookDedupLayer},
+    layer::WebhookDedupLayer,
     outcome::{Outcome, Refusal, Unprotected},
     policy::{
         AfterWait, BodyChanged, Duplicate, InFlight, KeyBy, MissingId, OnDisconnect, StoreFailure,
     },
+    preset::Preset,
     service::WebhookDedup,
     store::{
         Acquire, BoxStore, BoxStoreError, Cached, Entry, Fallback, FallbackError, LeaseStore,

@@ -44,12 +44,15 @@ pub enum Outcome {
     Unprotected(Unprotected),
     /// `refused`: the request did not get as far as the handler.
     Refused(Refusal),
+    /// `shadow-run`, `shadow-duplicate` and so on: the handler ran, and this is its answer; what
+    /// would have been, but for [`shadow`](crate::WebhookDedupLayer::shadow).
+    Shadow(Box<Self>),
 }
 
 impl Outcome {
     /// The outcome as the `webhook-dedup` header has it.
     #[must_use]
-    pub const fn as_str(&self) -> &'static str {
+    pub fn as_str(&self) -> &'static str {
         match self {
             Self::Run { .. } => "run",
             Self::Duplicate { .. } => "duplicate",
@@ -58,6 +61,16 @@ impl Outcome {
             Self::InFlight(_) => "in-flight",
             Self::Unprotected(_) => "unprotected",
             Self::Refused(_) => "refused",
+            Self::Shadow(would) => match **would {
+                Self::Run { .. } => "shadow-run",
+                Self::Duplicate { .. } => "shadow-duplicate",
+                Self::GaveUp { .. } => "shadow-gave-up",
+                Self::Standby => "shadow-standby",
+                Self::InFlight(_) => "shadow-in-flight",
+                Self::Unprotected(_) => "shadow-unprotected",
+                Self::Refused(_) => "shadow-refused",
+                Self::Shadow(_) => "shadow",
+            },
         }
     }
 }

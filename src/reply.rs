@@ -46,7 +46,21 @@ pub(crate) fn success(
 ///
 /// [RFC 9457]: https://www.rfc-editor.org/rfc/rfc9457
 pub(crate) fn problem(refusal: &Refusal) -> Response<Bytes> {
+    problem_as(refusal, refusal.status())
+}
+
+/// As [`problem`], with 503 in place of each 4xx, for senders that take those for the end.
+pub(crate) fn problem_without_4xx(refusal: &Refusal) -> Response<Bytes> {
     let status = refusal.status();
+    let status = if status.is_client_error() {
+        StatusCode::SERVICE_UNAVAILABLE
+    } else {
+        status
+    };
+    problem_as(refusal, status)
+}
+
+fn problem_as(refusal: &Refusal, status: StatusCode) -> Response<Bytes> {
     let problem = json!({
         "title": status.canonical_reason(),
         "status": status.as_u16(),

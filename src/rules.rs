@@ -16,12 +16,14 @@ use crate::{
 };
 
 type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
+type Bypass = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
 
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(crate) event_id: EventId,
     pub(crate) namespace: Namespace,
     pub(crate) applies_to: Arc<dyn Fn(&Parts) -> bool + Send + Sync>,
+    pub(crate) bypass: Option<Arc<Bypass>>,
     pub(crate) key_by: KeyBy,
     pub(crate) body_changed: BodyChanged,
     pub(crate) missing_id: MissingId,
@@ -34,6 +36,7 @@ pub(crate) struct Rules {
     pub(crate) body_timeout: Duration,
     pub(crate) refuse_with: Arc<RefuseWith>,
     pub(crate) give_up_after: Option<u32>,
+    pub(crate) shadow: bool,
     pub(crate) outcome_header: Option<HeaderName>,
 }
 
@@ -41,6 +44,8 @@ pub(crate) struct Rules {
 pub(crate) enum Namespace {
     /// The path of the request, as the layer sees it.
     Path,
+    /// The name of a preset, and the path.
+    Preset(&'static str),
     Fixed(Arc<str>),
     By(Arc<dyn Fn(&Parts) -> String + Send + Sync>),
 }
@@ -51,6 +56,7 @@ impl Rules {
             event_id,
             namespace: Namespace::Path,
             applies_to: Arc::new(|parts| parts.method == Method::POST),
+            bypass: None,
             key_by: KeyBy::default(),
             body_changed: BodyChanged::default(),
             missing_id: MissingId::default(),
@@ -63,6 +69,7 @@ impl Rules {
             body_timeout: Duration::from_secs(30),
             refuse_with: Arc::new(reply::problem),
             give_up_after: None,
+            shadow: false,
             outcome_header: Some(HeaderName::from_static("webhook-dedup")),
         }
     }
@@ -77,6 +84,10 @@ impl Rules {
         let made;
         let namespace = match &self.namespace {
             Namespace::Path => parts.uri.path(),
+            Namespace::Preset(name) => {
+                made = format!("{name}{}", parts.uri.path());
+                &made
+            }
             Namespace::Fixed(namespace) => namespace,
             Namespace::By(make) => {
                 made = make(parts);
@@ -104,6 +115,12 @@ impl Rules {
         })
     }
 
+    /// Whether the request is none of the layer's business, as its body shows.
+    pub(crate) fn passes_by(&self, parts: &Parts, body: &Bytes) -> bool {
+        let bypass = self.bypass.as_ref();
+        bypass.is_some_and(|bypass| bypass(parts, body))
+    }
+
     fn key(
         &self,
         namespace: &str,
@@ -119,6 +136,15 @@ impl Rules {
             KeyBy::IdAndBodyExcept(except) => hash_except(body, except)?,
         };
         Ok(Key::with_hash(namespace, id, hash))
+    }
+
+    /// In the shadow, a handler is dropped as it would be without the layer.
+    pub(crate) const fn on_disconnect(&self) -> OnDisconnect {
+        if self.shadow {
+            OnDisconnect::Cancel
+        } else {
+            self.on_disconnect
+        }
     }
 
     const fn replays(&self) -> bool {
@@ -171,6 +197,7 @@ impl fmt::Debug for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Path => f.write_str("the path"),
+            Self::Preset(name) => write!(f, "{name} and the path"),
             Self::Fixed(namespace) => namespace.fmt(f),
             Self::By(_) => f.write_str("by closure"),
         }
@@ -191,6 +218,7 @@ impl fmt::Debug for Rules {
             .field("max_body", &self.max_body)
             .field("body_timeout", &self.body_timeout)
             .field("give_up_after", &self.give_up_after)
+            .field("shadow", &self.shadow)
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,9 @@
 //! One run of the handler, and how it ends its lease.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use http::Response;
 use http_body::Body;
@@ -35,7 +38,7 @@ pub(crate) enum Ended<R: Body, E> {
 
 impl<R: Body, E> Ended<R, E> {
     /// Whether the event need not run again.
-    const fn is_final(&self) -> bool {
+    pub(crate) const fn is_final(&self) -> bool {
         match self {
             Self::Answered { completed, .. } => *completed,
             Self::OverLimit => false,
@@ -88,7 +91,12 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        let limit = self.guard.dedup.settings().run_limit;
+        let Guard { dedup, rules } = &*self.guard;
+        let limit = if rules.shadow {
+            Duration::MAX
+        } else {
+            dedup.settings().run_limit
+        };
         let request = request.into_request(Some(Delivery::new(call.clone())));
         let answer = timeout(limit, oneshot(self.inner, request)).await;
         call.run_ends();
@@ -157,7 +165,9 @@ impl<St: LeaseStore> Guard<St> {
 
     /// What is to be reported if this run fails and is the last one.
     fn last_try(&self, request: &Buffered, lease: Option<&Lease<St>>) -> Option<DeadLetter> {
-        let (runs, lease) = (self.rules.give_up_after?, lease?);
+        // In the shadow the sender hears of the failure, and goes on trying.
+        let runs = self.rules.give_up_after.filter(|_| !self.rules.shadow)?;
+        let lease = lease?;
         lease.is_last(runs).then(|| DeadLetter {
             key: lease.key().clone(),
             attempts: lease.attempt(),

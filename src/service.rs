@@ -20,11 +20,11 @@ use crate::{
     event::Context,
     future::{ResponseFuture, Step},
     guard::Guard,
-    inner::{Inner, Next, oneshot},
+    inner::{Answer, Inner, InnerEnded, Next, oneshot},
 };
 
 /// When the sender may come again after the store failed.
-const SOON: Duration = Duration::from_secs(1);
+pub(crate) const SOON: Duration = Duration::from_secs(1);
 
 /// Middleware that runs each webhook event once; made by
 /// [`WebhookDedupLayer`](crate::WebhookDedupLayer).
@@ -109,11 +109,22 @@ impl<S, St: LeaseStore> Flow<S, St> {
         }
 
         // The whole body, before any store call.
-        let read = Buffered::read(parts, body, rules.max_body, rules.body_timeout).await;
-        let (request, hash) = match read {
+        let (request, hash) = match guard.read(parts, body).await {
             Ok(read) => read,
-            Err(refusal) => return Step::Answer(Ok(guard.refuse(refusal))),
+            Err((refusal, None)) => return Step::Answer(Ok(guard.refuse(refusal))),
+            Err((refusal, Some(request))) => {
+                return self.forward(request, Outcome::Refused(refusal));
+            }
         };
+
+        // A handshake or a probe: the handler answers it each time.
+        if rules.passes_by(&request.parts, &request.data) {
+            dedup.settings().emit(&DedupEvent::Bypassed);
+            return Step::inner(async {
+                let answer = oneshot(self.inner, request.into_request(None)).await?;
+                Ok(answer.map(ResponseBody::inner))
+            });
+        }
 
         // Which event it is.
         let identity = match rules.identify(&request.parts, &request.data, hash) {
@@ -122,7 +133,11 @@ impl<S, St: LeaseStore> Flow<S, St> {
         };
 
         // Who runs it.
-        match dedup.acquire(&identity.key).await {
+        let begun = dedup.acquire(&identity.key).await;
+        if rules.shadow {
+            return self.shadow(request, identity, begun);
+        }
+        match begun {
             Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease),
             Ok(Begun::Done(record)) => {
                 Step::Answer(Ok(guard.duplicate(request, &identity, record)))
@@ -141,6 +156,13 @@ impl<S, St: LeaseStore> Flow<S, St> {
     {
         let Guard { dedup, rules } = &*self.guard;
         dedup.settings().emit(&DedupEvent::NoEventId { reason });
+        if rules.shadow {
+            let outcome = match rules.missing_id {
+                MissingId::Refuse => Outcome::Refused(Refusal::NoEventId(reason)),
+                _ => Outcome::Unprotected(Unprotected::NoEventId(reason)),
+            };
+            return self.forward(request.into_request(None), outcome);
+        }
         if rules.missing_id == MissingId::Refuse {
             return Step::Answer(Ok(self.guard.refuse(Refusal::NoEventId(reason))));
         }
@@ -165,16 +187,17 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let outcome = Outcome::Run {
             attempt: lease.attempt(),
         };
-        self.call(request, identity, Some(lease), outcome)
+        let answer = move |guard: &Guard<St>, ended| guard.ran(ended, outcome);
+        self.call(request, identity, Some(lease), answer)
     }
 
-    /// Runs the handler, whether or not the sender hangs up, and gives its answer.
-    fn call<B: Send + 'static>(
+    /// Runs the handler, whether or not the sender hangs up, and makes its answer of what came of it.
+    pub(crate) fn call<B: Send + 'static>(
         mut self,
         request: Buffered,
         identity: Identity,
         lease: Option<Lease<St>>,
-        outcome: Outcome,
+        answer: impl FnOnce(&Guard<St>, InnerEnded<S, B>) -> Answer<S, B> + Send + 'static,
     ) -> Next<S, B>
     where
         S: Inner<B>,
@@ -185,7 +208,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let running = call.clone();
         let answer = Box::pin(async move {
             let ended = self.run(request, running, lease).await;
-            guard.ran(ended, outcome)
+            answer(&guard, ended)
         });
         Step::Inner(answer, Some(call))
     }
@@ -270,6 +293,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
             return Step::Answer(Ok(self.guard.refuse(refusal)));
         }
         let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
-        self.call(request, identity, claim.unconfirmed(), outcome)
+        let answer = move |guard: &Guard<St>, ended| guard.ran(ended, outcome);
+        self.call(request, identity, claim.unconfirmed(), answer)
     }
 }

@@ -1,15 +1,10 @@
 //! Requests of real providers go through the layer byte for byte, and their ids are read.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashMap, convert::Infallible};
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use tower::{Layer, ServiceExt, service_fn};
@@ -17,87 +12,40 @@ use tower_webhook_dedup::{
     BodyHash, Delivery, EventId, KeyBy, MemoryStore, MissingId, RequestBody, WebhookDedupLayer,
 };
 
-/// One row of the manifest, and its files.
-#[derive(Clone, Debug)]
-struct Fixture {
-    name: String,
-    source: String,
-    value: String,
-    same_as: String,
-    sha256: String,
-    note: String,
-    headers: HeaderMap,
-    body: Bytes,
-}
+use support::{Fixture, fixture, fixtures};
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/providers")
-}
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/fixtures.rs"]
+mod support;
 
-fn fixtures() -> Vec<Fixture> {
-    let manifest = fs::read_to_string(folder().join("MANIFEST.tsv")).unwrap();
-    let fixtures: Vec<_> = manifest.lines().skip(1).map(fixture).collect();
-    assert_eq!(fixtures.len(), 50);
-    fixtures
-}
-
-fn fixture(row: &str) -> Fixture {
-    let [name, file, source, value, same_as, _, sha256, note] =
-        <[&str; 8]>::try_from(row.split('\t').collect::<Vec<_>>()).unwrap();
-    let headers = fs::read_to_string(folder().join(format!("{name}.headers"))).unwrap();
-    let headers = headers.lines().filter(|line| !line.is_empty()).map(|line| {
-        let (name, value) = line.split_once(": ").unwrap();
-        (
-            name.parse::<HeaderName>().unwrap(),
-            value.parse::<HeaderValue>().unwrap(),
-        )
-    });
-    Fixture {
-        name: name.to_owned(),
-        source: source.to_owned(),
-        value: value.to_owned(),
-        same_as: same_as.to_owned(),
-        sha256: sha256.to_owned(),
-        note: note.to_owned(),
-        headers: headers.collect(),
-        body: fs::read(folder().join(file)).unwrap().into(),
-    }
-}
-
-impl Fixture {
-    fn request<B>(&self, body: B) -> Request<B> {
-        let mut request = Request::post("/hooks/provider").body(body).unwrap();
-        *request.headers_mut() = self.headers.clone();
-        request
-    }
-
-    /// Where the manifest says that the id is; `None` where it says that there is none, or many.
-    fn event_id(&self) -> Option<EventId> {
-        let (kind, place) = self.source.split_once(':').unwrap_or((&self.source, ""));
-        match (kind, place) {
-            ("body", pointer) => Some(EventId::pointer(pointer)),
-            ("header", name) => Some(EventId::header(name)),
-            ("composite", "eventCode+pspReference") => {
-                let item = "/notificationItems/0/NotificationRequestItem";
-                let field = |name| EventId::pointer(&format!("{item}/{name}"));
-                Some(field("eventCode").and(field("pspReference")))
-            }
-            ("composite", "body:/source+/id") => {
-                Some(EventId::pointer("/source").and(EventId::pointer("/id")))
-            }
-            ("composite", "event+event_ts+payload.object.uuid") => Some(
-                EventId::pointer("/event")
-                    .and(EventId::pointer("/event_ts"))
-                    .and(EventId::pointer("/payload/object/uuid")),
-            ),
-            ("array", _) | ("none", "") => None,
-            other => panic!("{}: {other:?}", self.name),
+/// Where the manifest says that the id is; `None` where it says that there is none, or many.
+fn event_id(fixture: &Fixture) -> Option<EventId> {
+    let source = &fixture.source;
+    let (kind, place) = source.split_once(':').unwrap_or((source, ""));
+    match (kind, place) {
+        ("body", pointer) => Some(EventId::pointer(pointer)),
+        ("header", name) => Some(EventId::header(name)),
+        ("composite", "eventCode+pspReference") => {
+            let item = "/notificationItems/0/NotificationRequestItem";
+            let field = |name| EventId::pointer(&format!("{item}/{name}"));
+            Some(field("eventCode").and(field("pspReference")))
         }
-    }
-
-    /// The id, without what the manifest says about it.
-    fn id(&self) -> &str {
-        self.value.split(" (").next().unwrap()
+        ("composite", "body:/source+/id") => {
+            Some(EventId::pointer("/source").and(EventId::pointer("/id")))
+        }
+        ("composite", "header:ce-source+ce-id") => {
+            Some(EventId::header("ce-source").and(EventId::header("ce-id")))
+        }
+        ("composite", "/message/messageId+/subscription") => {
+            Some(EventId::pointer("/message/messageId").and(EventId::pointer("/subscription")))
+        }
+        ("composite", "event+event_ts+payload.object.uuid") => Some(
+            EventId::pointer("/event")
+                .and(EventId::pointer("/event_ts"))
+                .and(EventId::pointer("/payload/object/uuid")),
+        ),
+        ("array", _) | ("none", "") => None,
+        other => panic!("{}: {other:?}", fixture.name),
     }
 }
 
@@ -154,11 +102,11 @@ async fn handlers_get_every_body_and_header_as_they_were_sent() {
     for fixture in fixtures() {
         let name = &fixture.name;
         assert_eq!(BodyHash::of(&fixture.body).to_string(), fixture.sha256);
-        let event_id = || fixture.event_id().unwrap_or(EventId::pointer("/id"));
-        let layer = || layer(event_id()).missing_id(MissingId::Forward);
-        let whole = fixture.request(Full::new(fixture.body.clone()));
+        let id = || event_id(&fixture).unwrap_or(EventId::pointer("/id"));
+        let layer = || layer(id()).missing_id(MissingId::Forward);
+        let whole = fixture.request();
         let (_, _, whole) = send(&layer(), whole).await;
-        let pieces = fixture.request(in_frames(&fixture.body));
+        let pieces = fixture.request_with(in_frames(&fixture.body));
         let (_, _, pieces) = send(&layer(), pieces).await;
         for got in [whole, pieces] {
             let got = got.unwrap();
@@ -175,12 +123,12 @@ async fn handlers_get_every_body_and_header_as_they_were_sent() {
 async fn ids_are_read_where_the_manifest_says() {
     let mut read = 0;
     for fixture in fixtures() {
-        let Some(event_id) = fixture.event_id() else {
+        let Some(id) = event_id(&fixture) else {
             continue;
         };
         for key_by in [KeyBy::IdAndBody, KeyBy::Id] {
-            let layer = layer(event_id.clone()).key_by(key_by.clone());
-            let request = fixture.request(Full::new(fixture.body.clone()));
+            let layer = layer(id.clone()).key_by(key_by.clone());
+            let request = fixture.request();
             let (outcome, _, got) = send(&layer, request).await;
             assert_eq!(outcome, "run", "{}", fixture.name);
             let delivery = got.unwrap().delivery.unwrap();
@@ -188,7 +136,7 @@ async fn ids_are_read_where_the_manifest_says() {
         }
         read += 1;
     }
-    assert_eq!(read, 32);
+    assert!(read >= 51);
 }
 
 // R6, R29, R40
@@ -196,11 +144,11 @@ async fn ids_are_read_where_the_manifest_says() {
 async fn batches_and_requests_without_an_id_are_refused_or_forwarded_each_time() {
     let mut seen = 0;
     for fixture in fixtures() {
-        if fixture.event_id().is_some() {
+        if event_id(&fixture).is_some() {
             continue;
         }
         for pointer in ["/id", "/event_id", "/data/id", "/entry/id"] {
-            let request = || fixture.request(Full::new(fixture.body.clone()));
+            let request = || fixture.request();
             let name = &fixture.name;
             // A ping is an interaction like others, and has the id of one.
             if (name.as_str(), pointer) == ("discord_ping", "/id") {
@@ -225,7 +173,7 @@ async fn batches_and_requests_without_an_id_are_refused_or_forwarded_each_time()
         }
         seen += 1;
     }
-    assert_eq!(seen, 18);
+    assert!(seen >= 19);
 }
 
 // R24
@@ -240,17 +188,18 @@ async fn retries_are_duplicates_by_id_and_by_body_where_that_is_the_same() {
             assert!(retry.same_as == "-" || retry.source.starts_with("array:"));
             continue;
         };
-        let Some(event_id) = retry.event_id() else {
+        // Two modes of one event have their ids in two places.
+        let (Some(id), Some(other)) = (event_id(first), event_id(retry)) else {
             continue;
         };
+        let id = id.or(other);
         let name = &retry.name;
         let same_body = retry.body == first.body;
         for key_by in [KeyBy::Id, KeyBy::IdAndBody] {
-            let layer = layer(event_id.clone()).key_by(key_by.clone());
-            let (outcome, _, _) = send(&layer, first.request(Full::new(first.body.clone()))).await;
+            let layer = layer(id.clone()).key_by(key_by.clone());
+            let (outcome, _, _) = send(&layer, first.request()).await;
             assert_eq!(outcome, "run", "{name}");
-            let (outcome, status, got) =
-                send(&layer, retry.request(Full::new(retry.body.clone()))).await;
+            let (outcome, status, got) = send(&layer, retry.request()).await;
             if key_by == KeyBy::Id || same_body {
                 assert_eq!(outcome, "duplicate", "{name}");
                 assert_eq!(status, StatusCode::OK, "{name}");
@@ -263,7 +212,7 @@ async fn retries_are_duplicates_by_id_and_by_body_where_that_is_the_same() {
         pairs += 1;
         same_bodies += usize::from(same_body);
     }
-    assert_eq!((pairs, same_bodies), (8, 4));
+    assert!(pairs >= 14 && same_bodies >= 6);
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,7 +221,7 @@ async fn distinct_events_that_look_alike_both_run() {
         .into_iter()
         .filter(|fixture| fixture.note.starts_with("DISTINCT event"))
         .collect();
-    assert_eq!(distinct.len(), 6);
+    assert!(distinct.len() >= 6);
     // All through one layer for each way to find the id: none may swallow another.
     for event_id in [
         EventId::header("I-Twilio-Idempotency-Token"),
@@ -283,7 +232,7 @@ async fn distinct_events_that_look_alike_both_run() {
                 .key_by(key_by.clone())
                 .missing_id(MissingId::Forward);
             for fixture in &distinct {
-                let request = fixture.request(Full::new(fixture.body.clone()));
+                let request = fixture.request();
                 let (outcome, _, got) = send(&layer, request).await;
                 assert_ne!(outcome, "duplicate", "{}", fixture.name);
                 assert!(got.is_some(), "{}", fixture.name);
@@ -296,17 +245,15 @@ async fn distinct_events_that_look_alike_both_run() {
 #[tokio::test(start_paused = true)]
 async fn a_body_in_place_of_an_id_swallows_distinct_events_of_some_providers() {
     // Why it is not the default: its documentation names these.
-    let all = fixtures();
-    let find = |name: &str| all.iter().find(|fixture| fixture.name == name).unwrap();
     for (first, second) in [
         ("mollie", "mollie_second_transition"),
         ("plaid", "plaid_next_day"),
     ] {
         let layer = layer(EventId::pointer("/id")).missing_id(MissingId::UseBodyHash);
-        let (first, second) = (find(first), find(second));
-        let (outcome, ..) = send(&layer, first.request(Full::new(first.body.clone()))).await;
+        let (first, second) = (fixture(first), fixture(second));
+        let (outcome, ..) = send(&layer, first.request()).await;
         assert_eq!(outcome, "run");
-        let (outcome, ..) = send(&layer, second.request(Full::new(second.body.clone()))).await;
+        let (outcome, ..) = send(&layer, second.request()).await;
         assert_eq!(outcome, "duplicate");
     }
 }
@@ -316,15 +263,15 @@ async fn a_body_in_place_of_an_id_swallows_distinct_events_of_some_providers() {
 async fn handshakes_reach_the_handler() {
     let mut seen = 0;
     for fixture in fixtures() {
-        if !fixture.note.starts_with("handshake") {
+        if !fixture.is_handshake() {
             continue;
         }
-        let event_id = fixture.event_id().unwrap_or(EventId::pointer("/id"));
-        let layer = layer(event_id).missing_id(MissingId::Forward);
-        let request = fixture.request(Full::new(fixture.body.clone()));
+        let id = event_id(&fixture).unwrap_or(EventId::pointer("/id"));
+        let layer = layer(id).missing_id(MissingId::Forward);
+        let request = fixture.request();
         let (_, _, got) = send(&layer, request).await;
         assert_eq!(got.unwrap().body, fixture.body, "{}", fixture.name);
         seen += 1;
     }
-    assert_eq!(seen, 5);
+    assert!(seen >= 10);
 }

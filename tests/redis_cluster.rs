@@ -20,8 +20,8 @@ use tower_webhook_dedup::{
 use self::{
     hook::{Answer, Hook, assert_nothing_was_given_up, send_until_taken},
     support::{
-        Cluster, FAILED, LEASE, Proxy, RedisServer, acquired, by, done, fresh, refused, until,
-        works,
+        Cluster, FAILED, LEASE, Proxy, RedisServer, acquired, by, done, fresh, refused,
+        refused_by_name, until, works,
     },
 };
 
@@ -98,7 +98,8 @@ async fn braces_in_ids_do_not_choose_the_slot(cluster: &Cluster) {
     let hook = Hook::with(&cluster.url(), |layer| layer);
     promises::braces_in_ids_are_nothing_special(&hook).await;
     let mut owners = HashSet::new();
-    for n in 1..=300 {
+    // The promise has used 1 and 2.
+    for n in 3..=302 {
         hook.send(&format!("{{x}}{n}")).await.is(200, "run");
     }
     for (n, node) in cluster.nodes()[..3].iter().enumerate() {
@@ -147,7 +148,7 @@ async fn the_documented_rights_are_enough(cluster: &Cluster) {
     contract(store.clone()).await;
     assert!(!format!("{store:?}").contains("secret"));
     let wrong = cluster.url().replace("://", "://webhooks:wrong@");
-    let error = refused(&RedisStore::open(&wrong).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&wrong).unwrap()).await;
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
 }
 
@@ -185,7 +186,7 @@ async fn a_lost_reply_to_an_acquire_is_no_duplicate() {
     }
 
     let hook = Hook::with(&url, |layer| layer);
-    hook.send("e0").await.is(200, "run");
+    send_until_taken(&hook, "e0").await.is(200, "run");
     proxy.cut_next_reply();
     hook.send("e1").await.is(200, "run");
     assert_eq!(proxy.cuts(), cuts + 1);
@@ -248,11 +249,19 @@ async fn a_slot_that_moves_under_traffic_is_not_noticed() {
     other.send("e1").await.is(200, "duplicate");
     hook.send("e1").await.is(200, "duplicate");
     cluster.wait_until_ok();
-    // It learnt: no way around any more.
-    tokio::time::sleep(Duration::from_millis(300)).await;
     let mut watch = cluster.nodes()[from].server.watch();
-    hook.send("e1").await.is(200, "duplicate");
-    assert!(!watch.commands().contains(&"SET".to_owned()));
+    let end = Instant::now() + support::PATIENCE;
+    loop {
+        hook.send("e1").await.is(200, "duplicate");
+        if !watch.commands().contains(&"SET".to_owned()) {
+            break;
+        }
+        assert!(
+            Instant::now() < end,
+            "it does not learn: always on the way around"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
     assert_eq!((hook.runs("e1"), other.runs("e1")), (1, 0));
     assert!(hook.troubles().is_empty() && other.troubles().is_empty());
     assert_nothing_was_given_up(&hook);
@@ -321,7 +330,7 @@ fn traffic(
 async fn an_orderly_failover_under_traffic_runs_each_event_once() {
     let cluster = Cluster::start();
     let hook = Hook::with(&cluster.url(), |layer| layer);
-    hook.send("e0").await.is(200, "run");
+    send_until_taken(&hook, "e0").await.is(200, "run");
     let stop = tokio_util::sync::CancellationToken::new();
     let senders = traffic(&hook, &stop);
     for n in 0..3 {
@@ -355,7 +364,7 @@ async fn dead_and_silent_primaries_are_replaced_and_the_others_not_held_up() {
     let hook = Hook::with(&cluster.url(), |layer| layer);
     let store = open(&cluster);
     // They get to know all nodes, not only those that the URL names.
-    hook.send("e").await.is(200, "run");
+    send_until_taken(&hook, "e").await.is(200, "run");
     for n in 0..3 {
         acquired(&store, &cluster.fresh_on(n)).await;
     }
@@ -373,13 +382,15 @@ async fn dead_and_silent_primaries_are_replaced_and_the_others_not_held_up() {
         let mut others = keys[2].iter().skip(100 * n);
         loop {
             let key = tries.next().unwrap();
+            // Both limits are below the connect timeout.
             let (begin, deadline) = (Instant::now(), Instant::now() + hook::DEADLINE);
             let acquire = store.acquire(key, Token::random(), LEASE, deadline);
             let answer = acquire.await;
-            assert!(begin.elapsed() < Duration::from_secs(1), "{answer:?}");
+            assert!(begin.elapsed() < Duration::from_millis(1800), "{answer:?}");
             let begin = Instant::now();
             let key = others.next().unwrap();
-            let acquire = store.acquire(key, Token::random(), LEASE, begin + hook::DEADLINE);
+            let deadline = begin + Duration::from_millis(1800);
+            let acquire = store.acquire(key, Token::random(), LEASE, deadline);
             let other = acquire.await;
             assert!(matches!(other, Ok(Acquire::Acquired { .. })), "{other:?}");
             slowest = slowest.max(begin.elapsed());
@@ -420,7 +431,7 @@ async fn a_completion_that_its_node_did_not_hear_is_written_later() {
     let server = &cluster.nodes()[0].server;
     let hook = Hook::with(&cluster.url(), |layer| layer);
     let other = Hook::with(&cluster.url(), |layer| layer);
-    other.send("e0").await.is(200, "run");
+    send_until_taken(&other, "e0").await.is(200, "run");
     let first = hook.begin("e1", &[]).await;
     server.freeze();
     hook.handler.open();
@@ -477,7 +488,7 @@ async fn a_cluster_that_cannot_be_reached_is_an_error_in_time() {
     let alone = RedisServer::with(&["--requirepass", "right"]);
     let proxy = Proxy::before(&alone).await;
     let url = proxy.url().replace("redis://", "redis+cluster://:right@");
-    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&url).unwrap()).await;
     assert!(
         error.to_string().contains("cluster support disabled"),
         "{error}"

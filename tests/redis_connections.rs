@@ -11,7 +11,9 @@ use tokio::{
 };
 use tower_webhook_dedup::{LeaseStore, RedisStore, StoreError, StoreErrorKind};
 
-use self::support::{FakeRedis, Proxy, RedisServer, acquired, by, fresh, refused, until, works};
+use self::support::{
+    FakeRedis, Proxy, RedisServer, acquired, by, fresh, refused, refused_by_name, until, works,
+};
 
 fn open(server: &RedisServer) -> RedisStore {
     RedisStore::open(&server.url()).unwrap()
@@ -25,7 +27,7 @@ async fn a_wrong_password_is_a_clear_error_without_it() {
     let at = |login: &str| proxy.url().replace("redis://", &format!("redis://{login}"));
 
     let store = RedisStore::open(&at("sesam:s3cr3t@")).unwrap();
-    let error = refused(&store).await;
+    let error = refused_by_name(&store).await;
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
     assert_eq!(error.code(), Some("WRONGPASS"));
     for shown in [
@@ -35,7 +37,7 @@ async fn a_wrong_password_is_a_clear_error_without_it() {
     ] {
         assert!(!shown.contains("s3cr3t"), "{shown}");
     }
-    let none = refused(&RedisStore::open(&proxy.url()).unwrap()).await;
+    let none = refused_by_name(&RedisStore::open(&proxy.url()).unwrap()).await;
     assert_eq!(none.kind(), StoreErrorKind::Denied, "{none}");
     assert_eq!(none.code(), Some("NOAUTH"));
     acquired(&RedisStore::open(&at(":right@")).unwrap(), &fresh()).await;
@@ -47,7 +49,7 @@ async fn a_server_that_repeats_the_password_is_not_quoted() {
     let fake =
         FakeRedis::saying("-ERR unknown command 'AUTH', with args beginning with: 's3cr3t'").await;
     let url = fake.url().replace("redis://", "redis://:s3cr3t@");
-    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&url).unwrap()).await;
     assert!(
         !format!("{error} {error:?}").contains("s3cr3t"),
         "{error:?}"
@@ -69,7 +71,7 @@ async fn a_refused_login_is_denied() {
         let fake = FakeRedis::saying(answer).await;
         for login in [":s3cr3t@", "user:s3cr3t@"] {
             let url = fake.url().replace("redis://", &format!("redis://{login}"));
-            let error = refused(&RedisStore::open(&url).unwrap()).await;
+            let error = refused_by_name(&RedisStore::open(&url).unwrap()).await;
             assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
             assert!(!error.may_have_landed());
         }
@@ -77,7 +79,7 @@ async fn a_refused_login_is_denied() {
     // It says nothing about the login.
     let fake = FakeRedis::saying("-LOADING Redis is loading the dataset in memory").await;
     let url = fake.url().replace("redis://", "redis://:s3cr3t@");
-    let error = refused(&RedisStore::open(&url).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&url).unwrap()).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
 }
 
@@ -178,7 +180,7 @@ async fn a_server_that_cannot_be_reached_is_an_error_in_time() {
     drop(listener);
     let store = RedisStore::open(&format!("redis://{closed}")).unwrap();
     for _ in 0..3 {
-        let error = refused(&store).await;
+        let error = refused_by_name(&store).await;
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
         assert!(!error.may_have_landed());
         assert!(error.to_string().contains(&closed.to_string()), "{error}");
@@ -268,6 +270,12 @@ async fn a_given_connection_that_broke_stays_broken() {
     server.thaw();
     until("it works again", async || works(&store).await).await;
     server.command(&["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"]);
-    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
-    assert_eq!(refused(&store).await.kind(), StoreErrorKind::Unreachable);
+    assert_eq!(
+        refused_by_name(&store).await.kind(),
+        StoreErrorKind::Unreachable
+    );
+    assert_eq!(
+        refused_by_name(&store).await.kind(),
+        StoreErrorKind::Unreachable
+    );
 }

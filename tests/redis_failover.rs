@@ -242,7 +242,7 @@ async fn behind_sentinels(
     let mut service = Service::start();
     let hook = process(set(RedisStore::builder(&service.url())).open().unwrap());
     let other = process(RedisStore::open(&service.url()).unwrap());
-    hook.send("warm-up").await.is(200, "run");
+    send_until_taken(&hook, "warm-up").await.is(200, "run");
     let old = service.primary();
     let traffic = Traffic::of(&hook, (0..50_000).map(|n| format!("e{n}")));
     calm(&traffic).await;
@@ -288,7 +288,7 @@ async fn in_a_cluster(name: &str, fail_over: impl FnOnce(&mut Cluster, usize)) -
     let mut cluster = Cluster::start();
     let [hook, other] = [(); 2].map(|()| process(RedisStore::open(&cluster.url()).unwrap()));
     // It gets to know all nodes, not only those that the URL names.
-    hook.send("warm-up").await.is(200, "run");
+    send_until_taken(&hook, "warm-up").await.is(200, "run");
     let ids = cluster.ids_on(0, 20_000);
     let replica = cluster.replica_of(0);
     let traffic = Traffic::of(&hook, ids.into_iter());

@@ -19,6 +19,9 @@ use self::{
 
 const ENOUGH: Duration = Duration::from_secs(2);
 
+/// How late an answer may be on a busy machine. In line, those that come late would wait for 12 s.
+const SLACK: Duration = Duration::from_secs(4);
+
 fn over(pair: &Pair, at_most: Duration) -> RedisStore {
     open(&pair.primary.url(), at_most)
 }
@@ -80,9 +83,9 @@ async fn a_lease_that_no_replica_confirms_is_given_back() {
 
     // What needs no confirmation is not held up: a duplicate, a renewal.
     let start = Instant::now();
-    let duplicate = store.acquire(&kept, Token::random(), LEASE, by()).await;
+    let duplicate = patient.acquire(&kept, Token::random(), LEASE, by()).await;
     assert_eq!(duplicate.unwrap(), Acquire::Done(record.clone()));
-    assert!(start.elapsed() < Duration::from_millis(200));
+    assert!(start.elapsed() < ENOUGH, "it waited for the replica");
 
     pair.replica.thaw();
     until("the replica has caught up", async || {
@@ -148,13 +151,16 @@ async fn many_that_wait_do_not_hold_up_the_others_beyond_their_deadline() {
     // On its shared connection.
     let start = Instant::now();
     assert!(store.renew(&key, token, LEASE, by()).await.unwrap());
-    assert!(start.elapsed() < ENOUGH / 2);
+    assert!(start.elapsed() < ENOUGH, "it waited for a replica");
     for (error, took) in callers.join_all().await {
-        assert!(took < DEADLINE + Duration::from_millis(700), "{error}");
+        assert!(took < DEADLINE + SLACK, "{error}");
     }
-    // 16 on their own connections, one to share, and this test's own.
-    let clients = pair.primary.clients().len();
-    assert!(clients <= 18, "{clients}");
+    // 16 on their own connections, one to share, and this test's own; the server may not have noticed
+    // yet that others were closed.
+    until("no more than that are open", async || {
+        pair.primary.clients().len() <= 18
+    })
+    .await;
     pair.replica.thaw();
     acquired(&store, &fresh()).await;
 }
@@ -163,7 +169,7 @@ async fn many_that_wait_do_not_hold_up_the_others_beyond_their_deadline() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_replicas_events_are_refused_until_one_is_back() {
     let pair = Pair::start().await;
-    let hook = Hook::with_store(over(&pair, ENOUGH), |layer| layer.store_timeout(ENOUGH));
+    let hook = Hook::with_store(over(&pair, ENOUGH), |layer| layer.store_timeout(2 * ENOUGH));
     hook.send("e0").await.is(200, "run");
     let running = hook.begin("e1", &[]).await;
     pair.replica.freeze();

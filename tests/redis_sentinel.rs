@@ -19,7 +19,8 @@ use tower_webhook_dedup::{
 use self::{
     hook::{Hook, send_until_taken},
     support::{
-        PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening, refused, until, works,
+        PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening, refused_by_name, until,
+        works,
     },
 };
 
@@ -139,7 +140,7 @@ async fn a_lost_reply_to_an_acquire_is_no_duplicate() {
 async fn after_a_forced_failover_the_new_primary_is_found() {
     let service = Service::start();
     let hook = Hook::with(&service.url(), |layer| layer);
-    hook.send("e0").await.is(200, "run");
+    send_until_taken(&hook, "e0").await.is(200, "run");
     let running = hook.begin("e1", &[]).await;
     let before = service.primary();
     let start = Instant::now();
@@ -189,7 +190,7 @@ async fn the_primary_is_gone(dead: bool) {
     // One of the Sentinels, too: two are enough.
     service.sentinel_mut(0).freeze();
     let hook = Hook::with(&service.url(), |layer| layer);
-    hook.send("e0").await.is(200, "run");
+    send_until_taken(&hook, "e0").await.is(200, "run");
     let old = service.primary();
     if dead {
         service.server_mut(old).kill();
@@ -236,14 +237,14 @@ async fn a_primary_that_falls_silent_is_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sentinels_that_cannot_help_are_an_error_in_time() {
     let store = RedisStore::open("redis+sentinel://127.0.0.1:1,127.0.0.1:2/webhooks").unwrap();
-    let error = refused(&store).await;
+    let error = refused_by_name(&store).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(!error.may_have_landed());
 
     // A Sentinel that asks for a password, and knows of nothing at first.
     let (port, sentinel) = listening(&["--sentinel"]);
     let url = format!("redis+sentinel://127.0.0.1:1,127.0.0.1:{port}/webhooks");
-    let unknown = refused(&RedisStore::open(&url).unwrap()).await;
+    let unknown = refused_by_name(&RedisStore::open(&url).unwrap()).await;
     assert_eq!(unknown.kind(), StoreErrorKind::Unreachable, "{unknown}");
     assert!(!unknown.may_have_landed());
 
@@ -260,13 +261,13 @@ async fn sentinels_that_cannot_help_are_an_error_in_time() {
     sentinel.command(&["SENTINEL", "SET", "webhooks", "auth-pass", "right"]);
     sentinel.command(&["ACL", "SETUSER", "default", "resetpass", ">s3cr3t"]);
     let with_login = url.replace("://", "://:right@");
-    let denied = refused(&RedisStore::open(&with_login).unwrap()).await;
+    let denied = refused_by_name(&RedisStore::open(&with_login).unwrap()).await;
     assert_eq!(denied.kind(), StoreErrorKind::Denied, "{denied}");
     let login = |password| {
         let builder = RedisStore::builder(&with_login);
         builder.sentinel_login("default", password).open().unwrap()
     };
-    let wrong = refused(&login("wr0ng")).await;
+    let wrong = refused_by_name(&login("wr0ng")).await;
     assert_eq!(wrong.code(), Some("WRONGPASS"), "{wrong}");
     assert!(!format!("{wrong:?}").contains("wr0ng"));
     let store = login("s3cr3t");
@@ -288,6 +289,6 @@ async fn sentinels_that_cannot_help_are_an_error_in_time() {
         .exec(&mut connection)
         .unwrap();
     until("it is not trusted", async || !works(&login("s3cr3t")).await).await;
-    let error = refused(&login("s3cr3t")).await;
+    let error = refused_by_name(&login("s3cr3t")).await;
     assert!(error.to_string().contains("replica"), "{error}");
 }

@@ -9,10 +9,12 @@ use tower_webhook_dedup::{
     Acquire, Cached, Key, LeaseStore, RedisStore, RedisStoreError, Release, Token, store::contract,
 };
 
-use self::support::{FAILED, FakeRedis, LEASE, RedisServer, acquired, by, done, fresh, until};
+use self::support::{
+    FAILED, FakeRedis, LEASE, RedisServer, acquired, by, done, fresh, store_at, until,
+};
 
 fn open(server: &RedisServer) -> RedisStore {
-    RedisStore::open(&server.url()).unwrap()
+    store_at(&server.url())
 }
 
 async fn acquire(store: &RedisStore, key: &Key) -> Result<Acquire, RedisStoreError> {
@@ -34,7 +36,7 @@ async fn keeps_the_contract_cached() {
 #[tokio::test]
 async fn keeps_the_contract_boxed_in_another_database() {
     let server = RedisServer::start();
-    let store = RedisStore::open(&format!("{}?db=3", server.url())).unwrap();
+    let store = store_at(&format!("{}?db=3", server.url()));
     contract(store.boxed()).await;
     assert_eq!(server.number(&["DBSIZE"]), 0, "database 0 stays empty");
 }
@@ -84,7 +86,7 @@ async fn keeps_the_contract_on_an_old_server() {
         }
     })
     .await;
-    let store = RedisStore::open(&old.url()).unwrap();
+    let store = store_at(&old.url());
     contract(store.clone()).await;
 
     let refused = |commands: &[Vec<String>]| commands.iter().filter(|it| it[0] == "SET").count();
@@ -102,7 +104,7 @@ async fn a_user_with_the_documented_rights_can_do_all() {
     command.extend(rights.split(' '));
     server.command(&command);
     let url = format!("{}?user=webhooks&pass=secret", server.url());
-    contract(RedisStore::open(&url).unwrap()).await;
+    contract(store_at(&url)).await;
 }
 
 #[tokio::test]

@@ -8,6 +8,8 @@ mod certs;
 #[path = "support/hook.rs"]
 mod hook;
 
+use std::time::Duration;
+
 use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use tower_webhook_dedup::{
     RedisStore, RedisStoreBuilder, StoreError, StoreErrorKind, store::contract,
@@ -15,8 +17,8 @@ use tower_webhook_dedup::{
 
 use self::{
     certs::Authority,
-    hook::Hook,
-    support::{RedisServer, acquired, fresh, listening_with, refused, until},
+    hook::{Hook, send_until_taken},
+    support::{RedisServer, acquired, fresh, listening_with, refused, refused_by_name, until},
 };
 
 /// A server that speaks nothing but TLS, apart from the socket over which the test looks at it.
@@ -41,7 +43,7 @@ async fn a_private_authority_is_trusted_where_it_is_named() {
         RedisStore::open(&url),
         trusting(&url, &Authority::new("theirs")).open(),
     ] {
-        let error = refused(&store.unwrap()).await;
+        let error = refused_by_name(&store.unwrap()).await;
         assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
         assert!(!error.may_have_landed());
         assert!(error.to_string().contains("certificate"), "{error}");
@@ -55,7 +57,7 @@ async fn a_private_authority_is_trusted_where_it_is_named() {
 async fn a_certificate_of_another_host_is_refused() {
     let authority = Authority::new("ours");
     let (url, _server) = start(&authority, "redis.example", false);
-    let error = refused(&trusting(&url, &authority).open().unwrap()).await;
+    let error = refused_by_name(&trusting(&url, &authority).open().unwrap()).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(error.to_string().contains("certificate"), "{error}");
 }
@@ -71,7 +73,7 @@ async fn a_server_that_checks_clients_lets_in_those_with_a_certificate() {
         .unwrap();
     acquired(&store, &fresh()).await;
 
-    let error = refused(&trusting(&url, &authority).open().unwrap()).await;
+    let error = refused_by_name(&trusting(&url, &authority).open().unwrap()).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(!error.may_have_landed(), "{error}");
     let forged = Authority::new("ours").sign(ClientAuth);
@@ -79,7 +81,7 @@ async fn a_server_that_checks_clients_lets_in_those_with_a_certificate() {
         .client_certificate(forged.certificate, forged.key)
         .open()
         .unwrap();
-    let error = refused(&store).await;
+    let error = refused_by_name(&store).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(!error.may_have_landed(), "{error}");
 }
@@ -92,11 +94,11 @@ async fn a_cluster_is_spoken_to_over_tls_also_after_a_failover() {
     let cluster = support::Cluster::start_over_tls(&certificates);
     let store = trusting(&cluster.url(), &authority).open().unwrap();
     contract(store.clone()).await;
-    let error = refused(&RedisStore::open(&cluster.url()).unwrap()).await;
+    let error = refused_by_name(&RedisStore::open(&cluster.url()).unwrap()).await;
     assert!(error.to_string().contains("certificate"), "{error}");
 
     let hook = Hook::with_store(store, |layer| layer);
-    hook.send("e1").await.is(200, "run");
+    send_until_taken(&hook, "e1").await.is(200, "run");
     let old = cluster.nodes()[..3].iter().position(|node| {
         let server = &node.server;
         !hook::keys(server, "e1").is_empty()
@@ -109,7 +111,7 @@ async fn a_cluster_is_spoken_to_over_tls_also_after_a_failover() {
         replication.contains("role:master")
     })
     .await;
-    let again = hook::send_until_taken(&hook, "e1").await;
+    let again = send_until_taken(&hook, "e1").await;
     again.is(200, "duplicate");
 }
 
@@ -127,23 +129,23 @@ async fn sentinels_and_their_primary_are_spoken_to_over_tls_also_after_a_failove
         .unwrap();
     contract(store.clone()).await;
     let nobody = trusting(&service.url(), &authority).open().unwrap();
-    let error = refused(&nobody).await;
+    let error = refused_by_name(&nobody).await;
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
 
     let hook = Hook::with_store(store, |layer| layer);
-    hook.send("e1").await.is(200, "run");
+    send_until_taken(&hook, "e1").await.is(200, "run");
     until("both replicas have it", async || {
         service.servers().all(|server| hook::is_done(server, "e1"))
     })
     .await;
     service.fail_over();
     until("the new primary is asked", async || {
-        hook::send_until_taken(&hook, "e2").await;
+        send_until_taken(&hook, "e2").await;
         let primary = service.servers().nth(service.primary()).unwrap();
         hook::is_done(primary, "e2")
     })
     .await;
-    hook.send("e1").await.is(200, "duplicate");
+    send_until_taken(&hook, "e1").await.is(200, "duplicate");
 }
 
 /// R72 over TLS.
@@ -157,7 +159,9 @@ async fn a_connection_closed_while_idle_is_not_noticed() {
     until("the server hung up", async || server.clients().is_empty()).await;
     acquired(&store, &fresh()).await;
 
-    let hook = Hook::with_store(store, |layer| layer);
+    // Handshakes take their time.
+    let patient = Duration::from_secs(5);
+    let hook = Hook::with_store(store, |layer| layer.store_timeout(patient));
     hook.send("e1").await.is(200, "run");
     server.command(&["CONFIG", "SET", "timeout", "1"]);
     until("the server hung up", async || server.clients().is_empty()).await;

@@ -10,7 +10,7 @@ use clap::{
 use http::HeaderName;
 use tower_webhook_dedup::{
     AfterWait, BoxStore, EventId, InFlight, JsonPointer, KeyBy, LeaseStore, MemoryStore, MissingId,
-    OnDisconnect, RedisStore, StoreFailure, WebhookDedupLayer,
+    OnDisconnect, Preset, RedisStore, StoreFailure, WebhookDedupLayer, providers,
 };
 
 const HELP: &str = "\
@@ -20,6 +20,7 @@ The handler is at /webhooks/demo, and does what the request's headers tell it:
   curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_3\"}' -H 'x-demo-sleep-ms: 5000'
   curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_4\"}' -H 'x-demo-panic: 1'
 
+With --provider stripe, or another, the layer takes what that sender sends.
 What it did is at /runs, and /healthz answers while the server runs.
 RUST_LOG=debug tells what the layer does.";
 
@@ -35,80 +36,87 @@ pub(crate) struct Options {
     #[arg(long, value_name = "URL")]
     redis: Option<String>,
 
-    /// Where the event id is in a JSON body.
-    #[arg(long, default_value = "/id", conflicts_with = "header")]
-    pointer: JsonPointer,
+    /// What is known about this sender; the other flags override it.
+    #[arg(long, value_name = "NAME", value_parser = provider())]
+    provider: Option<Preset>,
+
+    /// Where the event id is in a JSON body [default: /id].
+    #[arg(long, conflicts_with_all = ["header", "provider"])]
+    pointer: Option<JsonPointer>,
 
     /// Take the event id from this header instead.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "provider")]
     header: Option<HeaderName>,
 
     /// What keeps these events apart from others in the store; without it, the path.
     #[arg(long)]
     namespace: Option<String>,
 
-    /// How long a lease lasts unless it is renewed.
-    #[arg(long, default_value = "30s", value_parser = duration)]
-    lease: Duration,
+    /// How long a lease lasts unless it is renewed [default: 30s].
+    #[arg(long, value_parser = duration)]
+    lease: Option<Duration>,
 
-    /// How long the handler may run.
-    #[arg(long, default_value = "5m", value_parser = duration)]
-    run_limit: Duration,
+    /// How long the handler may run [default: 5m].
+    #[arg(long, value_parser = duration)]
+    run_limit: Option<Duration>,
 
-    /// How long a completed event is remembered.
-    #[arg(long, default_value = "4d", value_parser = duration)]
-    retention: Duration,
+    /// How long a completed event is remembered [default: 4d].
+    #[arg(long, value_parser = duration)]
+    retention: Option<Duration>,
 
-    /// What a duplicate of a running event is answered: acknowledge, retry-later, or wait:2s.
-    #[arg(long, default_value = "acknowledge", value_parser = in_flight)]
-    in_flight: InFlight,
+    /// What a duplicate of a running event is answered: acknowledge, retry-later, or wait:2s
+    /// [default: acknowledge].
+    #[arg(long, value_parser = in_flight)]
+    in_flight: Option<InFlight>,
 
-    /// What becomes of a request without an event id.
-    #[arg(long, default_value = "refuse", value_parser = one_of([
+    /// What becomes of a request without an event id [default: refuse].
+    #[arg(long, value_parser = one_of([
         ("refuse", MissingId::Refuse),
         ("forward", MissingId::Forward),
         ("use-body-hash", MissingId::UseBodyHash),
     ]))]
-    missing_id: MissingId,
+    missing_id: Option<MissingId>,
 
-    /// What becomes of a request that the store failed on.
-    #[arg(long, default_value = "refuse", value_parser = one_of([
+    /// What becomes of a request that the store failed on [default: refuse].
+    #[arg(long, value_parser = one_of([
         ("refuse", StoreFailure::Refuse),
         ("forward", StoreFailure::Forward),
     ]))]
-    store_failure: StoreFailure,
+    store_failure: Option<StoreFailure>,
 
-    /// What becomes of a run whose sender hung up.
-    #[arg(long, default_value = "finish", value_parser = one_of([
+    /// What becomes of a run whose sender hung up [default: finish].
+    #[arg(long, value_parser = one_of([
         ("finish", OnDisconnect::Finish),
         ("cancel", OnDisconnect::Cancel),
     ]))]
-    on_disconnect: OnDisconnect,
+    on_disconnect: Option<OnDisconnect>,
 
-    /// What makes two requests the same event.
-    #[arg(long, default_value = "id-and-body", value_parser = one_of([
+    /// What makes two requests the same event [default: id-and-body].
+    #[arg(long, value_parser = one_of([
         ("id-and-body", KeyBy::IdAndBody),
         ("id", KeyBy::Id),
     ]))]
-    key_by: KeyBy,
+    key_by: Option<KeyBy>,
 
-    /// The longest body, in bytes.
-    #[arg(long, default_value_t = 2 * 1024 * 1024, value_name = "BYTES")]
-    max_body: usize,
+    /// The longest body, in bytes [default: 2097152].
+    #[arg(long, value_name = "BYTES")]
+    max_body: Option<usize>,
 
-    /// How long a body may take to arrive.
-    #[arg(long, default_value = "30s", value_parser = duration)]
-    body_timeout: Duration,
+    /// How long a body may take to arrive [default: 30s].
+    #[arg(long, value_parser = duration)]
+    body_timeout: Option<Duration>,
 
-    /// How long one call to the store may take.
-    #[arg(long, default_value = "300ms", value_parser = duration)]
-    store_timeout: Duration,
+    /// How long one call to the store may take [default: 300ms].
+    #[arg(long, value_parser = duration)]
+    store_timeout: Option<Duration>,
 }
 
 impl Options {
     /// Ends the program on what the layer would panic on.
     pub(crate) fn checked(self) -> Self {
-        if self.lease < 4 * self.store_timeout {
+        let lease = self.lease.unwrap_or(Duration::from_secs(30));
+        let store_timeout = self.store_timeout.unwrap_or(Duration::from_millis(300));
+        if lease < 4 * store_timeout {
             let why = "the lease must be at least four times the store timeout\n";
             Self::command()
                 .error(ErrorKind::ValueValidation, why)
@@ -124,28 +132,47 @@ impl Options {
         })
     }
 
-    pub(crate) fn layer(&self, store: BoxStore) -> WebhookDedupLayer<BoxStore> {
-        let event_id = match &self.header {
-            Some(name) => EventId::header(name.clone()),
-            None => EventId::from(self.pointer.clone()),
+    pub(crate) fn layer(&self, store: BoxStore) -> Layer {
+        let preset = match (&self.provider, &self.header, &self.pointer) {
+            (Some(preset), _, _) => preset.clone(),
+            (None, Some(name), _) => EventId::header(name.clone()).into(),
+            (None, None, Some(pointer)) => EventId::from(pointer.clone()).into(),
+            (None, None, None) => EventId::pointer("/id").into(),
         };
-        let layer = WebhookDedupLayer::new(store, event_id)
-            .lease(self.lease)
-            .run_limit(self.run_limit)
-            .retention(self.retention)
-            .in_flight(self.in_flight)
-            .missing_id(self.missing_id)
-            .store_failure(self.store_failure)
-            .on_disconnect(self.on_disconnect)
-            .key_by(self.key_by.clone())
-            .max_body(self.max_body)
-            .body_timeout(self.body_timeout)
-            .store_timeout(self.store_timeout);
-        match &self.namespace {
-            Some(namespace) => layer.namespace(namespace.as_str()),
-            None => layer,
-        }
+        let layer = Layer::new(store, preset);
+        // What is not given keeps its default, or what is known about the sender.
+        let layer = given(layer, self.lease, Layer::lease);
+        let layer = given(layer, self.run_limit, Layer::run_limit);
+        let layer = given(layer, self.retention, Layer::retention);
+        let layer = given(layer, self.in_flight, Layer::in_flight);
+        let layer = given(layer, self.missing_id, Layer::missing_id);
+        let layer = given(layer, self.store_failure, Layer::store_failure);
+        let layer = given(layer, self.on_disconnect, Layer::on_disconnect);
+        let layer = given(layer, self.key_by.clone(), Layer::key_by);
+        let layer = given(layer, self.max_body, Layer::max_body);
+        let layer = given(layer, self.body_timeout, Layer::body_timeout);
+        let layer = given(layer, self.store_timeout, Layer::store_timeout);
+        given(layer, self.namespace.as_deref(), Layer::namespace)
     }
+}
+
+type Layer = WebhookDedupLayer<BoxStore>;
+
+fn given<T>(layer: Layer, value: Option<T>, set: fn(Layer, T) -> Layer) -> Layer {
+    match value {
+        Some(value) => set(layer, value),
+        None => layer,
+    }
+}
+
+/// A preset, by its name.
+fn provider() -> impl TypedValueParser<Value = Preset> {
+    let names = providers::all().filter_map(|preset| preset.name());
+    PossibleValuesParser::new(names.collect::<Vec<_>>()).try_map(|name| {
+        let mut all = providers::all();
+        all.find(|preset| preset.name() == Some(&name))
+            .ok_or("no such preset")
+    })
 }
 
 /// A time that the layer takes.

@@ -1,6 +1,7 @@
 //! The body that the inner service gets.
 
 use std::{
+    collections::VecDeque,
     fmt,
     pin::Pin,
     task::{Context, Poll},
@@ -29,6 +30,8 @@ pin_project! {
     enum RequestKind<B> {
         Buffered { data: Bytes, trailers: Option<HeaderMap>, sent: Sent },
         Streaming { #[pin] body: B },
+        // Read in part, and given up.
+        Resumed { read: VecDeque<Bytes>, rest: Pin<Box<B>> },
     }
 }
 
@@ -57,11 +60,18 @@ impl<B> RequestBody<B> {
         }
     }
 
+    /// What was read of a body, in pieces, and the rest.
+    pub(crate) const fn resumed(read: VecDeque<Bytes>, rest: Pin<Box<B>>) -> Self {
+        Self {
+            kind: RequestKind::Resumed { read, rest },
+        }
+    }
+
     /// The whole body, where it is buffered.
     pub const fn bytes(&self) -> Option<&Bytes> {
         match &self.kind {
             RequestKind::Buffered { data, .. } => Some(data),
-            RequestKind::Streaming { .. } => None,
+            RequestKind::Streaming { .. } | RequestKind::Resumed { .. } => None,
         }
     }
 }
@@ -70,7 +80,9 @@ impl<B> fmt::Debug for RequestBody<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
             RequestKind::Buffered { data, .. } => write!(f, "RequestBody({} bytes)", data.len()),
-            RequestKind::Streaming { .. } => f.write_str("RequestBody(streaming)"),
+            RequestKind::Streaming { .. } | RequestKind::Resumed { .. } => {
+                f.write_str("RequestBody(streaming)")
+            }
         }
     }
 }
@@ -85,6 +97,12 @@ impl<B: Body> Body for RequestBody<B> {
     ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
         let (data, trailers, sent) = match self.project().kind.project() {
             RequestProj::Streaming { body } => return poll_bytes(body, cx),
+            RequestProj::Resumed { read, rest } => {
+                return match read.pop_front() {
+                    Some(piece) => Poll::Ready(Some(Ok(Frame::data(piece)))),
+                    None => poll_bytes(rest.as_mut(), cx),
+                };
+            }
             RequestProj::Buffered {
                 data,
                 trailers,
@@ -108,6 +126,7 @@ impl<B: Body> Body for RequestBody<B> {
     fn is_end_stream(&self) -> bool {
         match &self.kind {
             RequestKind::Streaming { body } => body.is_end_stream(),
+            RequestKind::Resumed { read, rest } => read.is_empty() && rest.is_end_stream(),
             RequestKind::Buffered {
                 data,
                 trailers,
@@ -119,6 +138,16 @@ impl<B: Body> Body for RequestBody<B> {
     fn size_hint(&self) -> SizeHint {
         match &self.kind {
             RequestKind::Streaming { body } => body.size_hint(),
+            RequestKind::Resumed { read, rest } => {
+                let read = read.iter().map(Bytes::len).sum::<usize>() as u64;
+                let rest = rest.size_hint();
+                let mut hint = SizeHint::new();
+                hint.set_lower(read + rest.lower());
+                if let Some(upper) = rest.upper() {
+                    hint.set_upper(read + upper);
+                }
+                hint
+            }
             RequestKind::Buffered {
                 data,
                 sent: Sent::Nothing,

@@ -116,9 +116,9 @@ impl<St: LeaseStore> Watch<St> {
         let (tracker, hurry) = (self.dedup.tracker(), *hurried);
         let begins = pin!(async {
             if hurry {
-                std::future::pending().await
+                std::future::pending::<()>().await;
             } else {
-                tracker.draining().await
+                tracker.draining().await;
             }
         });
         let over = pin!(self.dedup.run_ends(&self.key));

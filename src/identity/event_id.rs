@@ -40,9 +40,14 @@ enum Source {
     First(Box<Self>, Box<Self>),
     Join(Vec<Self>),
     Optional(Box<Self>),
+    OnlyIf(Box<Self>, Arc<Check>),
+    Nowhere,
 }
 
 type Custom = dyn Fn(&Parts, &Bytes) -> Option<String> + Send + Sync;
+
+/// Whether a request is clear about which event it carries.
+type Check = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
 
 /// Why a request has no readable event id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -77,6 +82,10 @@ impl fmt::Display for NoId {
 impl EventId {
     /// The string or number at this [JSON pointer](JsonPointer) of the body, whatever the
     /// content type says. A leading byte order mark is skipped.
+    ///
+    /// A batch has no single id. `/0/id` names its first event alone, and the others of a batch that
+    /// begins with a known one are lost with it: give each element to a [`Dedup`](crate::Dedup) in
+    /// the handler instead.
     ///
     /// # Panics
     ///
@@ -141,8 +150,28 @@ impl EventId {
         Self(Source::Optional(Box::new(self.0)))
     }
 
+    /// This id, unless the check says that the request is ambiguous.
+    pub(crate) fn only_if<F>(self, check: F) -> Self
+    where
+        F: Fn(&Parts, &Bytes) -> bool + Send + Sync + 'static,
+    {
+        Self(Source::OnlyIf(Box::new(self.0), Arc::new(check)))
+    }
+
+    /// For senders that give their events no id.
+    pub(crate) fn nowhere() -> Self {
+        Self(Source::Nowhere)
+    }
+
     pub(crate) fn read<'a>(&self, parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
         self.0.read(parts, body)
+    }
+}
+
+impl fmt::Display for EventId {
+    /// As in `header ce-id or /id`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
     }
 }
 
@@ -160,10 +189,12 @@ impl Source {
             }
             Self::Join(joined) => return join(joined, parts, body),
             Self::Optional(inner) => return inner.read(parts, body),
+            Self::OnlyIf(inner, check) if check(parts, body) => return inner.read(parts, body),
+            Self::OnlyIf(..) => return Err(NoId::Ambiguous),
             Self::Pointer(pointer) => pointer.read(body)?,
             Self::Header(name) => header(&parts.headers, name)?,
             Self::Form(name) if is_form(&parts.headers) => form::field(body, name)?,
-            Self::Form(_) => return Err(NoId::Absent),
+            Self::Form(_) | Self::Nowhere => return Err(NoId::Absent),
             Self::Query(name) => {
                 form::field(parts.uri.query().unwrap_or_default().as_bytes(), name)?
             }
@@ -229,6 +260,26 @@ fn join<'a>(joined: &[Source], parts: &'a Parts, body: &'a Bytes) -> Result<Cow<
     }
 }
 
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pointer(pointer) => pointer.fmt(f),
+            Self::Header(name) => write!(f, "header {name}"),
+            Self::Form(name) => write!(f, "form field {name}"),
+            Self::Query(name) => write!(f, "query parameter {name}"),
+            Self::Custom(_) => f.write_str("by closure"),
+            Self::First(first, other) => write!(f, "{first} or {other}"),
+            Self::Join(parts) => parts.iter().enumerate().try_for_each(|(n, part)| {
+                let and = if n > 0 { " and " } else { "" };
+                write!(f, "{and}{part}")
+            }),
+            Self::Optional(inner) => write!(f, "{inner}, if there"),
+            Self::OnlyIf(inner, _) => inner.fmt(f),
+            Self::Nowhere => f.write_str("none"),
+        }
+    }
+}
+
 impl fmt::Debug for Source {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -240,6 +291,8 @@ impl fmt::Debug for Source {
             Self::First(first, other) => write!(f, "({first:?} or {other:?})"),
             Self::Join(parts) => f.debug_list().entries(parts).finish(),
             Self::Optional(inner) => write!(f, "optional({inner:?})"),
+            Self::OnlyIf(inner, _) => write!(f, "only_if({inner:?})"),
+            Self::Nowhere => f.write_str("nowhere"),
         }
     }
 }

@@ -224,7 +224,7 @@ impl fmt::Display for Entry {
 const GIVEN_UP: &str = "given-up";
 
 /// `-` where there is nothing.
-struct Known<'a, T>(&'a Option<T>);
+pub(super) struct Known<'a, T>(pub(super) &'a Option<T>);
 
 impl<T: fmt::Display> fmt::Display for Known<'_, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,6 +1,7 @@
 //! Each example is started, and does what its documentation says.
 
 mod axum;
+mod batch;
 mod hyper;
 mod playground;
 mod process;
@@ -11,3 +12,7 @@ mod web;
 
 #[path = "../support/mod.rs"]
 mod support;
+
+#[allow(dead_code, reason = "shared, and this test needs a part of it")]
+#[path = "../support/fixtures.rs"]
+mod fixtures;

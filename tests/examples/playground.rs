@@ -8,8 +8,10 @@ use std::{
 use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
+use tower_webhook_dedup::providers;
 
 use crate::{
+    fixtures::{Fixture, fixtures},
     process::{Server, example},
     support::{RedisServer, until},
     web::{Answer, Web},
@@ -220,6 +222,50 @@ async fn the_id_can_come_from_a_header_and_alone_make_the_key() {
         assert_eq!(answer.outcome(), outcome);
     }
     assert_eq!(server.runs("evt_6").await, (1, 1));
+}
+
+#[tokio::test]
+async fn each_preset_takes_what_its_sender_sends() {
+    let all = fixtures();
+    for preset in providers::all() {
+        let name = preset.name().unwrap();
+        let server = playground(&["--provider", name]).await;
+        let is_event =
+            |it: &&Fixture| !it.is_handshake() && it.presets.iter().any(|preset| preset == name);
+        let event = all.iter().find(is_event).unwrap();
+        let headers = event.headers.iter().filter(|(name, _)| *name != "host");
+        let headers: Vec<_> = headers
+            .map(|(name, value)| (name.as_str(), value.to_str().unwrap()))
+            .collect();
+        let body = str::from_utf8(&event.body).unwrap();
+        for outcome in ["run", "duplicate"] {
+            let answer = server.web.post_with(DEMO, body, &headers).await;
+            assert!(answer.status.is_success(), "{name}: {}", answer.status);
+            assert_eq!(answer.outcome(), outcome, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn flags_override_a_preset() {
+    let server = playground(&["--provider", "stripe", "--key-by", "id-and-body"]).await;
+    for body in [
+        r#"{"id":"evt_1"}"#,
+        r#"{"id":"evt_1","pending_webhooks":0}"#,
+    ] {
+        assert_eq!(server.deliver(body).await.outcome(), "run");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_provider_is_answered_with_those_that_are_known() {
+    let output = example("playground").args(["--provider", "stipe"]).output();
+    let output = output.await.unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    let error = String::from_utf8(output.stderr).unwrap();
+    for preset in providers::all() {
+        assert!(error.contains(preset.name().unwrap()), "{error}");
+    }
 }
 
 #[tokio::test]

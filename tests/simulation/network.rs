@@ -140,7 +140,7 @@ impl World {
             event,
             what: which,
         };
-        self.at(order, Due::Message(message));
+        self.at(order, Due::Message(Box::new(message)));
     }
 
     pub(crate) fn deliver(self: &Arc<Self>, order: Order, mut message: Message) {

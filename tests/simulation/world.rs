@@ -61,7 +61,7 @@ pub(crate) struct Order {
 }
 
 pub(crate) enum Due {
-    Message(Message),
+    Message(Box<Message>),
     Fault(Fault),
     OutageEnds(bool),
     Thaw(Pid),
@@ -201,7 +201,7 @@ impl World {
 
     fn happens(self: &Arc<Self>, order: Order, due: Due) {
         match due {
-            Due::Message(message) => self.deliver(order, message),
+            Due::Message(message) => self.deliver(order, *message),
             Due::Fault(fault) => self.strike(&fault),
             Due::OutageEnds(hangs) => {
                 let mut state = self.state();

@@ -25,13 +25,13 @@ use tower_webhook_dedup::{
     StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
-use crate::support::{PATIENCE, RedisServer, until};
+use crate::support::{PATIENCE, RedisServer, store_at, until};
 
 /// How long a call to the store may take.
-pub(crate) const DEADLINE: Duration = Duration::from_millis(300);
+pub(crate) const DEADLINE: Duration = Duration::from_millis(400);
 
 /// How late an answer may be on a busy machine.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(1400);
 
 /// One process, as it were: a layer, and the service that it makes.
 #[derive(Clone)]
@@ -61,7 +61,7 @@ impl Hook {
         url: &str,
         set: impl FnOnce(WebhookDedupLayer<RedisStore>) -> WebhookDedupLayer<RedisStore>,
     ) -> Self {
-        Self::with_store(RedisStore::open(url).unwrap(), set)
+        Self::with_store(store_at(url), set)
     }
 }
 

@@ -13,7 +13,10 @@ mod watch;
 use std::{future::Future, time::Duration};
 
 use tokio::time::Instant;
-use tower_webhook_dedup::{Acquire, Key, LeaseStore, Record, Release, Token};
+use tower_webhook_dedup::{
+    Acquire, Key, LeaseStore, Record, RedisStore, RedisStoreBuilder, Release, StoreError,
+    StoreErrorKind, Token,
+};
 
 pub(crate) use self::{
     cluster::{Cluster, free_ports},
@@ -27,6 +30,18 @@ pub(crate) use self::{
 
 /// How long a condition may take to come true on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A store at the URL.
+pub(crate) fn store_at(url: &str) -> RedisStore {
+    builder_at(url).open().unwrap()
+}
+
+/// The same, to be set up further. `COALESCE=off` in the environment turns coalescing off, so that
+/// tests can be run without it.
+pub(crate) fn builder_at(url: &str) -> RedisStoreBuilder {
+    let off = std::env::var("COALESCE").is_ok_and(|it| it == "off");
+    RedisStore::builder(url).coalesce(!off)
+}
 
 /// Waits until the condition holds.
 #[track_caller]
@@ -76,10 +91,10 @@ pub(crate) async fn acquired(store: &impl LeaseStore, key: &Key) -> Token {
 }
 
 /// The deadline of calls that may miss it.
-const SOON: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_millis(500);
 
 /// How late an answer may be on a busy machine. With it, it is still before the connect timeout.
-const SLACK: Duration = Duration::from_millis(1500);
+const SLACK: Duration = Duration::from_millis(1400);
 
 /// Acquires with a short deadline, and expects an error not much later.
 pub(crate) async fn refused<St: LeaseStore>(store: &St) -> St::Error {
@@ -90,6 +105,19 @@ pub(crate) async fn refused<St: LeaseStore>(store: &St) -> St::Error {
     let took = start.elapsed();
     assert!(took < SOON + SLACK, "{error}, after {took:?}");
     error
+}
+
+/// The same, until it is an error that somebody gave: on a busy machine the first deadlines may pass
+/// before.
+pub(crate) async fn refused_by_name<St: LeaseStore>(store: &St) -> St::Error {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let error = refused(store).await;
+        if error.kind() != StoreErrorKind::TimedOut {
+            return error;
+        }
+        assert!(Instant::now() < end, "{error}");
+    }
 }
 
 /// Whether the store can be reached.

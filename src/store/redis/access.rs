@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use redis::{Client, ConnectionInfo};
-
+#[cfg(feature = "tls")]
+use super::tls::Tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
-use super::server::Server;
-use super::{error::RedisStoreError, server::malformed};
+use super::{error::RedisStoreError, server::Server};
 
 /// What all servers behind one URL have in common: the nodes of a cluster, or the servers that
 /// Sentinels may name.
@@ -14,10 +13,11 @@ use super::{error::RedisStoreError, server::malformed};
 pub(super) struct Access {
     pub(super) login: Login,
     pub(super) db: i64,
-    pub(super) tls: bool,
     pub(super) connect_timeout: Duration,
+    /// Whether commands of many calls go out together.
+    pub(super) coalesce: bool,
     #[cfg(feature = "tls")]
-    pub(super) certificates: redis::TlsCertificates,
+    pub(super) tls: Option<Tls>,
 }
 
 #[derive(Clone, Default)]
@@ -30,8 +30,18 @@ impl Access {
     /// The server at `host:port`.
     #[cfg(any(feature = "cluster", feature = "sentinel"))]
     pub(super) fn server(&self, address: &str) -> Result<Server, RedisStoreError> {
-        let scheme = if self.tls { "rediss" } else { "redis" };
-        Server::at(format!("{scheme}://{address}"), self)
+        Server::at(format!("redis://{address}"), self)
+    }
+
+    #[cfg(feature = "tls")]
+    pub(super) const fn is_over_tls(&self) -> bool {
+        self.tls.is_some()
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[expect(clippy::unused_self, reason = "the other one needs it")]
+    pub(super) const fn is_over_tls(&self) -> bool {
+        false
     }
 
     /// The server that another one names.
@@ -49,33 +59,6 @@ impl Access {
         (access.login, access.db) = (login, 0);
         access
     }
-
-    pub(super) fn client(&self, info: ConnectionInfo) -> Result<Client, RedisStoreError> {
-        #[cfg(feature = "tls")]
-        if self.tls {
-            // Its errors are about certificates, and quote none.
-            return Client::build_with_tls(info, self.certificates.clone())
-                .map_err(|error| RedisStoreError::misconfigured(format!("TLS: {error}")));
-        }
-        Client::open(info).map_err(|error| malformed(&error))
-    }
-
-    /// What has to be done before a connection is made.
-    ///
-    /// rustls panics where no cryptography is chosen for the process, or more than one could be.
-    /// An application that chooses does so when it starts, which is before the first connection;
-    /// for all others it is ring.
-    #[cfg(feature = "tls")]
-    pub(super) fn prepare(&self) {
-        if self.tls && rustls::crypto::CryptoProvider::get_default().is_none() {
-            // An error means that somebody else was faster, which is just as well.
-            drop(rustls::crypto::ring::default_provider().install_default());
-        }
-    }
-
-    #[cfg(not(feature = "tls"))]
-    #[expect(clippy::unused_self, reason = "the other one needs it")]
-    pub(super) const fn prepare(&self) {}
 }
 
 /// `host:port`, as it stands in a URL.

@@ -8,6 +8,8 @@ use super::access::Login;
 use super::cluster::Cluster;
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
+#[cfg(feature = "tls")]
+use super::tls::Certificates;
 use super::{
     RedisStore,
     access::Access,
@@ -39,11 +41,12 @@ use super::{
 pub struct RedisStoreBuilder {
     url: String,
     connect_timeout: Duration,
+    coalesce: bool,
     replicas: Option<(u32, Duration)>,
     #[cfg(feature = "sentinel")]
     sentinel_login: Login,
     #[cfg(feature = "tls")]
-    certificates: redis::TlsCertificates,
+    certificates: Certificates,
 }
 
 impl RedisStoreBuilder {
@@ -51,14 +54,12 @@ impl RedisStoreBuilder {
         Self {
             url: url.to_owned(),
             connect_timeout: Duration::from_secs(2),
+            coalesce: true,
             replicas: None,
             #[cfg(feature = "sentinel")]
             sentinel_login: Login::default(),
             #[cfg(feature = "tls")]
-            certificates: redis::TlsCertificates {
-                client_tls: None,
-                root_cert: None,
-            },
+            certificates: Certificates::default(),
         }
     }
 
@@ -73,6 +74,17 @@ impl RedisStoreBuilder {
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "the connect timeout must not be zero");
         self.connect_timeout = limit;
+        self
+    }
+
+    /// Whether the commands that many calls have at the same time go out in one write.
+    ///
+    /// On by default: under load, both sides do much less for each command. A command that is alone
+    /// on its connection goes out at once; the others wait until the tasks that were ready before
+    /// them have run, which takes no longer than they do. Each remains a command of its own, with
+    /// its own deadline, reply and error.
+    pub const fn coalesce(mut self, coalesce: bool) -> Self {
+        self.coalesce = coalesce;
         self
     }
 
@@ -119,7 +131,7 @@ impl RedisStoreBuilder {
     #[cfg(feature = "tls")]
     #[cfg_attr(docsrs, doc(cfg(feature = "tls")))]
     pub fn authorities(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.root_cert = Some(pem.into());
+        self.certificates.authorities = Some(pem.into());
         self
     }
 
@@ -133,10 +145,7 @@ impl RedisStoreBuilder {
         certificate: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.client_tls = Some(redis::ClientTlsConfig {
-            client_cert: certificate.into(),
-            client_key: key.into(),
-        });
+        self.certificates.client = Some((certificate.into(), key.into()));
         self
     }
 
@@ -149,9 +158,7 @@ impl RedisStoreBuilder {
     pub fn open(self) -> Result<RedisStore, RedisStoreError> {
         let url = Url::parse(&self.url)?;
         #[cfg(feature = "tls")]
-        if !url.tls
-            && (self.certificates.root_cert.is_some() || self.certificates.client_tls.is_some())
-        {
+        if !url.tls && !self.certificates.is_empty() {
             return Err(RedisStoreError::misconfigured(
                 "there are certificates, but the URL does not ask for TLS: rediss://",
             ));
@@ -159,10 +166,10 @@ impl RedisStoreBuilder {
         let access = Access {
             login: url.login.clone(),
             db: url.db,
-            tls: url.tls,
             connect_timeout: self.connect_timeout,
+            coalesce: self.coalesce,
             #[cfg(feature = "tls")]
-            certificates: self.certificates.clone(),
+            tls: url.tls.then(|| self.certificates.read()).transpose()?,
         };
         let connect = || self.connection(&url.place, &access);
         let mut store = RedisStore::over(connect()?);
@@ -199,6 +206,7 @@ impl fmt::Debug for RedisStoreBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStoreBuilder")
             .field("connect_timeout", &self.connect_timeout)
+            .field("coalesce", &self.coalesce)
             .field("replicas", &self.replicas)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,7 @@
 //! Sends commands: over which connection, the deadline, and the one safe repeat.
+//!
+//! A future is as large as the largest way through it, and is moved and allocated along with those
+//! around it: here and below, the ways that are rarely taken are in boxes of their own.
 
 use std::{any, fmt, sync::Arc};
 
@@ -41,7 +44,7 @@ impl Connection {
         };
         match self.send_once(key, sending, by).await {
             Err(error) if error.is_broken() => {
-                let reply = self.send_once(key, sending, by).await;
+                let reply = Box::pin(self.send_once(key, sending, by)).await;
                 reply.map_err(|later| later.after(&error))
             }
             reply => reply,
@@ -61,7 +64,7 @@ impl Connection {
         match self {
             Self::Own(own) => own.send(sending, by).await,
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => cluster.send(key, sending, by).await,
+            Self::Cluster(cluster) => Box::pin(cluster.send(key, sending, by)).await,
             Self::Given(given) => answer(given.send(sending.command), by)
                 .await
                 .map(Reply::from),

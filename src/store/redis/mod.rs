@@ -5,6 +5,7 @@ mod builder;
 mod check;
 #[cfg(feature = "cluster")]
 mod cluster;
+mod coalesce;
 mod connection;
 mod error;
 mod finding;
@@ -18,9 +19,13 @@ mod server;
 #[cfg(feature = "cluster")]
 mod slots;
 mod steps;
+mod stream;
 mod target;
+#[cfg(feature = "tls")]
+mod tls;
 mod url;
 mod value;
+mod wire;
 
 use std::{
     sync::{Arc, atomic::AtomicBool},
@@ -63,6 +68,11 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// its own deadline. After a connect that failed there is a pause, of 50 ms at first and 1 s at
 /// most, during which calls fail at once with the same error. A connection that breaks, or whose
 /// server says that it is a replica, or that leaves 3 commands in a row unanswered, is replaced.
+///
+/// Commands that many requests have at the same time go out in one write, and one that is alone goes
+/// out at once; each keeps its own deadline, reply and error.
+/// [`coalesce(false)`](RedisStoreBuilder::coalesce) turns that off. It is not done on connections
+/// that the store is given.
 ///
 /// A store made with [`new`](Self::new) uses the connection that it is given, and cannot replace
 /// it.
@@ -238,7 +248,7 @@ impl LeaseStore for RedisStore {
     ) -> Result<Acquire, RedisStoreError> {
         if let Some(replicas) = &self.replicas {
             let lease = (key, token, lease);
-            return replicas.acquire(&self.old_server, lease, by).await;
+            return Box::pin(replicas.acquire(&self.old_server, lease, by)).await;
         }
         let (acquire, _) = self.steps(by).acquire(key, token, lease).await?;
         Ok(acquire)
@@ -265,7 +275,7 @@ impl LeaseStore for RedisStore {
     ) -> Result<bool, RedisStoreError> {
         if let Some(replicas) = &self.replicas {
             let (lease, done) = ((key, token), (record, retention));
-            return replicas.complete(&self.old_server, lease, done, by).await;
+            return Box::pin(replicas.complete(&self.old_server, lease, done, by)).await;
         }
         let steps = self.steps(by);
         let (written, _) = steps.complete(key, token, record, retention).await?;

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use redis::{Value, aio::MultiplexedConnection};
+use redis::Value;
 use tokio::{
     sync::watch,
     time::{Instant, timeout_at},
@@ -17,8 +17,9 @@ use tokio::{
 
 use super::{
     error::RedisStoreError,
-    sending::{Reply, Sending, answer},
+    sending::{Reply, Sending, Wait, answer},
     target::Target,
+    wire::Wire,
 };
 use crate::{StoreError, StoreErrorKind};
 
@@ -40,7 +41,7 @@ struct State {
 
 /// A connection.
 struct Link {
-    connection: MultiplexedConnection,
+    wire: Wire,
     /// Commands in a row without a reply.
     timeouts: AtomicU32,
     /// Whether it was of use.
@@ -80,19 +81,33 @@ impl Own {
         sending: Sending<'_>,
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
-        let link = self.link(by).await?;
+        let link = match self.link_or_attempt()? {
+            Ready::Link(link) => link,
+            Ready::Not(_) => Box::pin(self.link(by)).await?,
+        };
         self.look_after(&link);
-        let mut connection = link.connection.clone();
-        let reply = answer(sending.command(&mut connection), by).await;
+        let reply = answer(link.wire.send(sending), by).await;
         self.judge(&link, &reply);
         let value = reply?;
-        let Some(wait) = sending.wait.filter(|wait| (wait.wrote)(&value)) else {
-            return Ok(Reply::from(value));
-        };
-        // On the same connection: WAIT speaks of what this one has written.
+        match sending.wait {
+            Some(wait) if (wait.wrote)(&value) => {
+                Box::pin(self.confirm(value, wait, &link, by)).await
+            }
+            _ => Ok(Reply::from(value)),
+        }
+    }
+
+    /// Waits for replicas. On the same connection: WAIT speaks of what this one has written.
+    async fn confirm(
+        &self,
+        value: Value,
+        wait: Wait,
+        link: &Arc<Link>,
+        by: Instant,
+    ) -> Result<Reply, RedisStoreError> {
         let command = wait.command(by);
-        let reply = answer(connection.send_packed_command(&command), by).await;
-        self.judge(&link, &reply);
+        let reply = answer(link.wire.send(Sending::plain(&command)), by).await;
+        self.judge(link, &reply);
         match reply {
             Ok(confirmations) => Ok(Reply::confirmed(value, &confirmations)),
             Err(error) => Err(error.after_a_write()),
@@ -223,7 +238,7 @@ impl Own {
 
     async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
         let outcome = self.target.connect().await;
-        let outcome = outcome.map(|(connection, place)| Arc::new(Link::new(connection, place)));
+        let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
             let mut state = self.lock();
             // Another may have taken this one's place, if it was held up.
@@ -252,9 +267,9 @@ enum Ready {
 }
 
 impl Link {
-    fn new(connection: MultiplexedConnection, place: Option<String>) -> Self {
+    fn new(wire: Wire, place: Option<String>) -> Self {
         Self {
-            connection,
+            wire,
             place: place.map(|place| (place, Mutex::new(Instant::now()))),
             timeouts: AtomicU32::new(0),
             proven: AtomicBool::new(false),

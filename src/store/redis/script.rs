@@ -2,13 +2,13 @@
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
+use redis::{Cmd, ToRedisArgs};
 use tokio::time::Instant;
 
 use super::{
     connection::Connection,
     error::RedisStoreError,
-    sending::{Reply, Wait},
+    sending::{Reply, Wait, command},
 };
 use crate::Key;
 
@@ -34,23 +34,23 @@ impl Script {
         &self,
         connection: &Connection,
         key: &Key,
-        arguments: &[&str],
+        arguments: &(impl ToRedisArgs + Sync),
         wait: Option<Wait>,
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
-        let by_hash = self.command("EVALSHA", &self.hash, key, arguments);
+        let by_hash = Self::command("EVALSHA", &self.hash, key, arguments);
         match connection.send(key, &by_hash, wait, by).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                let by_text = self.command("EVAL", self.text, key, arguments);
-                let reply = connection.send(key, &by_text, wait, by).await;
+                let by_text = Self::command("EVAL", self.text, key, arguments);
+                let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
                 reply.map_err(|later| later.after(&error))
             }
             reply => reply,
         }
     }
 
-    fn command(&self, name: &str, script: &str, key: &Key, arguments: &[&str]) -> Cmd {
-        let mut command = redis::cmd(name);
+    fn command(name: &str, script: &str, key: &Key, arguments: &impl ToRedisArgs) -> Cmd {
+        let mut command = command(name, script.len() + key.as_str().len());
         command.arg(script).arg(1).arg(key.as_str()).arg(arguments);
         command
     }

@@ -1,7 +1,11 @@
 //! One command on its way, and what comes back.
 
-use std::time::Duration;
+use std::{
+    future::{Future, ready},
+    time::Duration,
+};
 
+use futures_util::{FutureExt, future::Either};
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::{Instant, timeout_at};
 
@@ -32,6 +36,15 @@ pub(super) struct Reply {
     pub(super) confirmed_by: Option<u32>,
 }
 
+/// A command with room for arguments of this length and for entries, so that it does not grow.
+pub(super) fn command(name: &str, length: usize) -> Cmd {
+    const ARGUMENTS: usize = 10;
+    const OTHERS: usize = 256;
+    let mut command = Cmd::with_capacity(ARGUMENTS, length + OTHERS);
+    command.arg(name);
+    command
+}
+
 impl<'a> Sending<'a> {
     pub(super) const fn plain(command: &'a Cmd) -> Self {
         Self {
@@ -47,9 +60,14 @@ impl<'a> Sending<'a> {
         self,
         connection: &mut MultiplexedConnection,
     ) -> RedisResult<Value> {
-        if !self.asking {
-            return connection.send_packed_command(self.command).await;
+        if self.asking {
+            Box::pin(self.both(connection)).await
+        } else {
+            connection.send_packed_command(self.command).await
         }
+    }
+
+    async fn both(self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         let mut both = redis::pipe();
         both.cmd("ASKING").add_command(self.command.clone());
         let replies = connection.send_packed_commands(&both, 0, 2).await?;
@@ -98,17 +116,20 @@ impl From<Value> for Reply {
 }
 
 /// Waits for the reply to a command until `by`.
-pub(super) async fn answer(
+///
+/// Not an `async fn`, which would hold the future twice: as its argument and where it awaits it.
+pub(super) fn answer(
     sending: impl Future<Output = RedisResult<Value>>,
     by: Instant,
-) -> Result<Value, RedisStoreError> {
+) -> impl Future<Output = Result<Value, RedisStoreError>> {
     if Instant::now() >= by {
-        return Err(RedisStoreError::timed_out(false, "no time left to send it"));
+        let error = RedisStoreError::timed_out(false, "no time left to send it");
+        return Either::Left(ready(Err(error)));
     }
-    let reply = timeout_at(by, sending)
-        .await
-        .map_err(|_| RedisStoreError::timed_out(true, "no reply to a command"))?;
-    reply
-        .and_then(Value::extract_error)
-        .map_err(|error| RedisStoreError::new(&error))
+    Either::Right(timeout_at(by, sending).map(|reply| {
+        reply
+            .map_err(|_| RedisStoreError::timed_out(true, "no reply to a command"))?
+            .and_then(Value::extract_error)
+            .map_err(|error| RedisStoreError::new(&error))
+    }))
 }

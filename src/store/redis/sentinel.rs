@@ -3,13 +3,14 @@
 use std::{collections::HashSet, fmt, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
-use redis::{Value, aio::MultiplexedConnection};
+use redis::Value;
 use tokio::time::timeout;
 
 use super::{
     access::{Access, Login, address},
     error::RedisStoreError,
-    server::{Server, ask},
+    server::Server,
+    wire::Wire,
 };
 use crate::{StoreError, StoreErrorKind};
 
@@ -55,7 +56,7 @@ impl Sentinels {
     /// Asks all Sentinels at once, and connects to the first server that one of them names and
     /// that says itself that it is a primary: a Sentinel may be behind the times, or cut off
     /// together with a primary that has been replaced.
-    pub(super) async fn connect(&self) -> Result<(MultiplexedConnection, String), RedisStoreError> {
+    pub(super) async fn connect(&self) -> Result<(Wire, String), RedisStoreError> {
         let limit = self.connect_timeout();
         match timeout(limit, self.find()).await {
             Ok(found) => found,
@@ -64,7 +65,7 @@ impl Sentinels {
         }
     }
 
-    async fn find(&self) -> Result<(MultiplexedConnection, String), RedisStoreError> {
+    async fn find(&self) -> Result<(Wire, String), RedisStoreError> {
         let asking = |sentinel| async move { Step::Named(self.ask(sentinel).await) }.boxed();
         let mut steps: FuturesUnordered<_> = self.sentinels.iter().map(asking).collect();
         let mut tried = HashSet::new();
@@ -93,11 +94,11 @@ impl Sentinels {
 
     /// What this Sentinel says where the primary is: `host:port`.
     async fn ask(&self, sentinel: &Server) -> Result<String, RedisStoreError> {
-        let mut connection = sentinel.connect().await?;
+        let wire = sentinel.connect().await?;
         let mut command = redis::cmd("SENTINEL");
         command.arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
-        let reply = ask(&mut connection, &command).await;
-        let reply = reply.map_err(|error| error.connecting_to(sentinel.address()))?;
+        let reply = wire.ask(&command).await;
+        let reply = reply.map_err(|error| error.connecting_to(&sentinel.address()))?;
         match redis::from_redis_value::<Option<(String, String)>>(reply) {
             Ok(Some((host, port))) => Ok(address(&host, &port)),
             Ok(None) => Err(RedisStoreError::unreachable(format!(
@@ -112,18 +113,15 @@ impl Sentinels {
         }
     }
 
-    async fn try_primary(
-        &self,
-        address: String,
-    ) -> Result<(MultiplexedConnection, String), RedisStoreError> {
-        let mut connection = self.access.named(&address)?.connect().await?;
-        match ask(&mut connection, &redis::cmd("ROLE")).await {
-            Ok(role) if is_primary(&role) => Ok((connection, address)),
+    async fn try_primary(&self, address: String) -> Result<(Wire, String), RedisStoreError> {
+        let wire = self.access.named(&address)?.connect().await?;
+        match wire.ask(&redis::cmd("ROLE")).await {
+            Ok(role) if is_primary(&role) => Ok((wire, address)),
             Ok(_) => Err(RedisStoreError::unreachable(format!(
                 "{address}, which Sentinel names, is a replica"
             ))),
             // A user who may not ask learns it from the first write.
-            Err(error) if error.kind() == StoreErrorKind::Denied => Ok((connection, address)),
+            Err(error) if error.kind() == StoreErrorKind::Denied => Ok((wire, address)),
             Err(error) => Err(error.connecting_to(&address)),
         }
     }
@@ -148,14 +146,14 @@ impl Sentinels {
         let mut all = Vec::new();
         for sentinel in &self.sentinels {
             let answer = async {
-                let mut connection = sentinel.connect().await?;
-                ask(&mut connection, &command).await.map(drop)
+                let wire = sentinel.connect().await?;
+                wire.ask(&command).await.map(drop)
             };
             let limit = 2 * self.connect_timeout();
             let answer = timeout(limit, answer)
                 .await
                 .unwrap_or_else(|_| Err(RedisStoreError::connect_took_longer_than(limit)));
-            all.push((sentinel.address().to_owned(), answer));
+            all.push((sentinel.address(), answer));
         }
         all
     }
@@ -164,7 +162,7 @@ impl Sentinels {
 /// On the way to the primary.
 enum Step {
     Named(Result<String, RedisStoreError>),
-    Tried(Result<(MultiplexedConnection, String), RedisStoreError>),
+    Tried(Result<(Wire, String), RedisStoreError>),
 }
 
 /// `["master", …]`

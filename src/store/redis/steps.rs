@@ -5,17 +5,17 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
+use redis::{ToRedisArgs, Value};
 use tokio::time::Instant;
 
 use super::{
     connection::Connection,
     error::RedisStoreError,
     script::{self, Script},
-    sending::{Reply, Wait},
-    value::{self, lasting, millis, stored, yes_or_no},
+    sending::{Reply, Wait, command},
+    value::{self, Shown, lasting, millis, stored, yes_or_no},
 };
-use crate::{Acquire, Entry, Key, Record, Release, Token};
+use crate::{Acquire, Entry, Key, Record, Release, Token, store::record::Known};
 
 /// Takes steps over one connection.
 #[derive(Clone, Copy)]
@@ -45,11 +45,11 @@ impl Steps<'_> {
     ) -> Result<Confirmed<Acquire>, RedisStoreError> {
         let lease = lasting(lease);
         let px = millis(lease);
-        let running = Entry::running(token, lease, 1).to_string();
+        let running = Shown(Entry::running(token, lease, 1));
         let Reply {
             value: mut reply,
             confirmed_by,
-        } = self.set_or_get(key, &running, &px).await?;
+        } = self.set_or_get(key, &running, px).await?;
         for _ in 0..Self::ROUNDS {
             let Some((entry, text)) = stored(reply)? else {
                 return Ok((Acquire::Acquired { attempt: 1 }, confirmed_by));
@@ -68,9 +68,9 @@ impl Steps<'_> {
                 Entry::Done { record, .. } => return Ok((Acquire::Done(record), None)),
                 Entry::Failed { attempts, .. } => attempts,
             };
-            let running = Entry::running(token, lease, attempts.saturating_add(1)).to_string();
-            let arguments = [&*text, &*running, &*px];
-            reply = self.run(&script::TAKE_OVER, key, &arguments).await?;
+            let running = Entry::running(token, lease, attempts.saturating_add(1));
+            let arguments = (text, Shown(running), px);
+            reply = Box::pin(self.run(&script::TAKE_OVER, key, &arguments)).await?;
         }
         Err(RedisStoreError::timed_out(
             false,
@@ -85,8 +85,8 @@ impl Steps<'_> {
         lease: Duration,
     ) -> Result<Confirmed<bool>, RedisStoreError> {
         let lease = lasting(lease);
-        let running = Entry::running(token, lease, 1).to_string();
-        let arguments = [&*token.to_string(), &*running, &*millis(lease)];
+        let running = Entry::running(token, lease, 1);
+        let arguments = (Shown(token), Shown(running), millis(lease));
         self.write(&script::RENEW, key, &arguments).await
     }
 
@@ -98,9 +98,8 @@ impl Steps<'_> {
         retention: Duration,
     ) -> Result<Confirmed<bool>, RedisStoreError> {
         let record = record.clone();
-        let done = Entry::Done { token, record }.to_string();
-        let px = millis(lasting(retention));
-        let arguments = [&*token.to_string(), &*done, &*px];
+        let done = Entry::Done { token, record };
+        let arguments = (Shown(token), Shown(done), millis(lasting(retention)));
         self.write(&script::COMPLETE, key, &arguments).await
     }
 
@@ -112,16 +111,16 @@ impl Steps<'_> {
         keep: Duration,
     ) -> Result<bool, RedisStoreError> {
         let (counts_as, status) = match release {
-            Release::Failed { status } => ("1", status),
-            Release::Abandoned => ("0", None),
+            Release::Failed { status } => (1, status),
+            Release::Abandoned => (0, None),
         };
-        let arguments = [
-            &*token.to_string(),
+        let arguments = (
+            Shown(token),
             counts_as,
-            &*value::now(),
-            &*status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
-            &*millis(lasting(keep)),
-        ];
+            value::now(),
+            Shown(Known(&status)),
+            millis(lasting(keep)),
+        );
         yes_or_no(&self.run(&script::RELEASE, key, &arguments).await?)
     }
 
@@ -133,7 +132,7 @@ impl Steps<'_> {
     }
 
     pub(super) async fn forget(&self, key: &Key, force: bool) -> Result<bool, RedisStoreError> {
-        let arguments = [if force { "1" } else { "0" }];
+        let arguments = i32::from(force);
         yes_or_no(&self.run(&script::FORGET, key, &arguments).await?)
     }
 
@@ -141,12 +140,12 @@ impl Steps<'_> {
     async fn set_or_get(
         &self,
         key: &Key,
-        running: &str,
-        lease: &str,
+        running: &Shown<Entry>,
+        lease: u64,
     ) -> Result<Reply, RedisStoreError> {
         let wait = self.wait(|reply| matches!(reply, Value::Nil));
         if !self.old_server.load(Ordering::Relaxed) {
-            let mut set = redis::cmd("SET");
+            let mut set = command("SET", key.as_str().len());
             set.arg(key.as_str()).arg(running);
             set.arg("NX").arg("PX").arg(lease).arg("GET");
             match self.connection.send(key, &set, wait, self.by).await {
@@ -154,10 +153,8 @@ impl Steps<'_> {
                 reply => return reply,
             }
         }
-        let arguments = [running, lease];
-        script::ACQUIRE
-            .run(self.connection, key, &arguments, wait, self.by)
-            .await
+        let arguments = (running, lease);
+        Box::pin(script::ACQUIRE.run(self.connection, key, &arguments, wait, self.by)).await
     }
 
     /// Runs a script that says whether it has written.
@@ -165,7 +162,7 @@ impl Steps<'_> {
         &self,
         script: &Script,
         key: &Key,
-        arguments: &[&str],
+        arguments: &(impl ToRedisArgs + Sync),
     ) -> Result<Confirmed<bool>, RedisStoreError> {
         let wait = self.wait(|reply| matches!(reply, Value::Int(1)));
         let reply = script
@@ -178,7 +175,7 @@ impl Steps<'_> {
         &self,
         script: &Script,
         key: &Key,
-        arguments: &[&str],
+        arguments: &(impl ToRedisArgs + Sync),
     ) -> Result<Value, RedisStoreError> {
         let reply = script.run(self.connection, key, arguments, None, self.by);
         Ok(reply.await?.value)

@@ -2,11 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use redis::aio::MultiplexedConnection;
-
 #[cfg(feature = "sentinel")]
 use super::sentinel::Sentinels;
-use super::{error::RedisStoreError, server::Server};
+use super::{error::RedisStoreError, server::Server, wire::Wire};
 
 pub(super) enum Target {
     Server(Box<Server>),
@@ -17,9 +15,7 @@ pub(super) enum Target {
 
 impl Target {
     /// A connection, and where it leads if that may change.
-    pub(super) async fn connect(
-        &self,
-    ) -> Result<(MultiplexedConnection, Option<String>), RedisStoreError> {
+    pub(super) async fn connect(&self) -> Result<(Wire, Option<String>), RedisStoreError> {
         match self {
             Self::Server(server) => Ok((server.connect().await?, None)),
             #[cfg(feature = "sentinel")]

@@ -9,6 +9,10 @@ pub(super) struct Url {
     pub(super) place: Place,
     pub(super) login: Login,
     pub(super) db: i64,
+    #[cfg_attr(
+        not(feature = "tls"),
+        expect(dead_code, reason = "always false: other URLs are refused")
+    )]
     pub(super) tls: bool,
 }
 

@@ -1,8 +1,11 @@
 //! What goes into commands and scripts, and what comes back.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
-use redis::Value;
+use redis::{RedisWrite, ToRedisArgs, Value};
 
 use super::RedisStoreError;
 use crate::{Entry, store::record::to_millis};
@@ -13,13 +16,24 @@ pub(super) fn lasting(time: Duration) -> Duration {
     time.clamp(Duration::from_millis(1), CENTURY)
 }
 
-pub(super) fn millis(time: Duration) -> String {
-    time.as_millis().to_string()
+/// At most what [`lasting`] lets through, which fits.
+pub(super) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The time in milliseconds since 1970.
-pub(super) fn now() -> String {
-    to_millis(SystemTime::now()).to_string()
+pub(super) fn now() -> u64 {
+    to_millis(SystemTime::now())
+}
+
+/// An argument that is written into the command as it is shown, without a string in between.
+#[derive(Clone, Copy)]
+pub(super) struct Shown<T>(pub(super) T);
+
+impl<T: fmt::Display> ToRedisArgs for Shown<T> {
+    fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
+        out.write_arg_fmt(&self.0);
+    }
 }
 
 /// The entry that is kept, and its text; `None` where nothing was.

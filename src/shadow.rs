@@ -1,0 +1,101 @@
+//! Deciding without acting on it: the handler gets every request, and its answer goes out.
+
+use http::Request;
+
+use crate::{
+    Begun, DedupEvent, Error, InFlight, Key, LeaseStore, Outcome, Refusal, RequestBody,
+    ResponseBody, StoreFailure, Unprotected,
+    buffered::Buffered,
+    delivery::Identity,
+    engine::Claim,
+    future::Step,
+    guard::Guard,
+    inner::{Inner, Next, oneshot},
+    service::{Flow, SOON},
+};
+
+impl<S, St: LeaseStore> Flow<S, St> {
+    /// Runs the handler whoever runs the event; with the lease, if it was to be had.
+    pub(crate) fn shadow<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        begun: Result<Begun<St>, (Error, Claim<'_, St>)>,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let (guard, key) = (self.guard.clone(), identity.key.clone());
+        let (lease, would) = match begun {
+            Ok(Begun::Acquired(lease)) => {
+                let attempt = lease.attempt();
+                (Some(lease), Outcome::Run { attempt })
+            }
+            Ok(Begun::Done(record)) => (None, guard.duplicate_outcome(&identity, record)),
+            Ok(Begun::InFlight { retry_after }) => {
+                let would = match guard.rules.in_flight {
+                    InFlight::Acknowledge => Outcome::Standby,
+                    _ => Outcome::InFlight(Refusal::InFlight { retry_after }),
+                };
+                (None, would)
+            }
+            Err((error, claim)) => (claim.unconfirmed(), guard.store_failed(error)),
+        };
+        guard.would(Some(&key), &would);
+        self.call(request, identity, lease, move |guard: &Guard<St>, ended| {
+            let would = match would {
+                Outcome::Run { attempt } if !ended.is_final() && guard.gives_up(attempt) => {
+                    let would = Outcome::GaveUp { attempts: attempt };
+                    guard.would(Some(&key), &would);
+                    would
+                }
+                would => would,
+            };
+            guard.ran(ended, Outcome::Shadow(Box::new(would)))
+        })
+    }
+
+    /// Has the handler answer a request that is no event.
+    pub(crate) fn forward<B: Send + 'static>(
+        self,
+        request: Request<RequestBody<B>>,
+        would: Outcome,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let Self { inner, guard, .. } = self;
+        guard.would(None, &would);
+        Step::inner(async move {
+            let answer = oneshot(inner, request).await?;
+            let outcome = Outcome::Shadow(Box::new(would));
+            Ok(guard.rules.mark(answer.map(ResponseBody::inner), outcome))
+        })
+    }
+}
+
+impl<St: LeaseStore> Guard<St> {
+    /// Tells of what would have been.
+    fn would(&self, key: Option<&Key>, outcome: &Outcome) {
+        if !matches!(outcome, Outcome::Run { .. }) {
+            self.dedup.settings().emit(&DedupEvent::Shadow {
+                key: key.cloned(),
+                outcome: outcome.clone(),
+            });
+        }
+    }
+
+    fn store_failed(&self, error: Error) -> Outcome {
+        match self.rules.store_failure {
+            StoreFailure::Refuse => Outcome::Refused(Refusal::StoreFailed {
+                error,
+                retry_after: SOON,
+            }),
+            StoreFailure::Forward => Outcome::Unprotected(Unprotected::StoreFailed(error)),
+        }
+    }
+
+    fn gives_up(&self, attempt: u32) -> bool {
+        self.rules.give_up_after.is_some_and(|runs| attempt >= runs)
+    }
+}
