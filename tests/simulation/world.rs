@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) memory: Option<MemoryStore>,
     /// For each outage, whether calls hang.
     pub(crate) outages: Vec<bool>,
+    /// How often it is full.
+    pub(crate) full: usize,
     pub(crate) servers: Vec<Option<Server>>,
     pub(crate) generations: Vec<u64>,
     /// How many calls of a kind a process made about an event.
@@ -64,6 +66,7 @@ pub(crate) enum Due {
     Message(Message),
     Fault(Fault),
     OutageEnds(bool),
+    FullEnds,
     Thaw(Pid),
     Boot(usize),
 }
@@ -118,6 +121,7 @@ impl World {
             model: Model::new(events, clock),
             memory: (clock == 1_000).then(MemoryStore::new),
             outages: Vec::new(),
+            full: 0,
             servers: (0..processes).map(|_| None).collect(),
             generations: vec![0; processes],
             calls: BTreeMap::new(),
@@ -209,6 +213,10 @@ impl World {
                 ended.map(|n| state.outages.remove(n));
                 drop(state);
                 self.log(None, None, What::OutageEnded);
+            }
+            Due::FullEnds => {
+                self.state().full -= 1;
+                self.log(None, None, What::HasRoom);
             }
             Due::Thaw(pid) => self.thaw(pid),
             Due::Boot(slot) => self.boot(slot),
