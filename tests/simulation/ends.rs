@@ -143,14 +143,18 @@ fn stuck(
         return Some("(7) lease left: its process had drained");
     }
     // It was tried until then, at pauses of at most a second, or five.
-    let tried = ledger.facts.iter().filter(within).filter_map(|fact| match fact.what {
-        What::Called { call, .. } if call.token == Some(token) => match call.operation {
-            Operation::Release => Some(fact.at + 1_000),
-            Operation::Complete => Some(fact.at + 5_000),
+    let tried = ledger
+        .facts
+        .iter()
+        .filter(within)
+        .filter_map(|fact| match fact.what {
+            What::Called { call, .. } if call.token == Some(token) => match call.operation {
+                Operation::Release => Some(fact.at + 1_000),
+                Operation::Complete => Some(fact.at + 5_000),
+                _ => None,
+            },
             _ => None,
-        },
-        _ => None,
-    });
+        });
     let tried = tried.max()? + 2 * ledger.plan.policy.store_timeout + 100;
     (tried >= time.1).then_some("(7) lease left: all its releases failed")
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_webhook_dedup::{AfterWait, InFlight, Limits, OnDisconnect, Operation, StoreFailure};
 
-use crate::{draw::draw, schedule::Schedule};
+use crate::{draw::draw, schedule::Schedule, theme};
 
 /// Milliseconds: the clock of a world counts in them, as tokio's timers do.
 pub(crate) type Millis = u64;
@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) processes: usize,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Vec<Fault>,
+    /// The store gives a lease to everybody who asks: to see that this is seen.
+    pub(crate) sabotaged: bool,
 }
 
 /// The settings of all layers of a world.
@@ -185,13 +187,16 @@ impl Plan {
             rng.usize(1..=8)
         };
         let faults = (0..faults).map(|_| fault(rng, &policy, processes, &events));
-        Self {
+        let mut plan = Self {
             seed,
             policy,
             processes,
             faults: faults.collect(),
             events,
-        }
+            sabotaged: false,
+        };
+        theme::add(&mut plan, rng);
+        plan
     }
 }
 
@@ -231,8 +236,16 @@ fn policy(rng: &mut fastrand::Rng) -> Policy {
 
 fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
     let schedule = *pick_of(rng, &Schedule::ALL);
-    let timeout = if rng.u8(0..5) == 0 { None } else { Some(schedule.timeout()) };
-    let copies = if rng.u8(0..3) == 0 { 0 } else { rng.usize(1..=4) };
+    let timeout = if rng.u8(0..5) == 0 {
+        None
+    } else {
+        Some(schedule.timeout())
+    };
+    let copies = if rng.u8(0..3) == 0 {
+        0
+    } else {
+        rng.usize(1..=4)
+    };
     let copies = (0..copies).map(|_| match rng.u8(0..5) {
         // A burst, or while it runs, or much later.
         0 => rng.u64(0..20),
@@ -247,7 +260,13 @@ fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
         _ => rng.usize(1..=2),
     };
     let runs = (0..runs).map(|_| run(rng, policy)).collect();
-    Event { first: rng.u64(0..2_000), schedule, timeout, copies, runs }
+    Event {
+        first: rng.u64(0..2_000),
+        schedule,
+        timeout,
+        copies,
+        runs,
+    }
 }
 
 fn run(rng: &mut fastrand::Rng, policy: &Policy) -> Run {
@@ -284,19 +303,34 @@ fn fault(rng: &mut fastrand::Rng, policy: &Policy, processes: usize, events: &[E
             time: rng.u64(50..2 * policy.lease),
             hangs: rng.bool(),
         },
-        11 | 12 => Fault::Full { from: early, time: rng.u64(50..3 * policy.lease) },
+        11 | 12 => Fault::Full {
+            from: early,
+            time: rng.u64(50..3 * policy.lease),
+        },
         13 => Fault::Forget { at: early },
-        14 => Fault::RollBack { at: early, by: rng.u64(1..500) },
+        14 => Fault::RollBack {
+            at: early,
+            by: rng.u64(1..500),
+        },
         15..=17 => Fault::Freeze {
             when: when(rng, event, early),
             process,
             time: rng.u64(policy.lease / 4..3 * policy.lease),
         },
-        18..=20 => Fault::Kill { when: when(rng, event, early), process, down },
+        18..=20 => Fault::Kill {
+            when: when(rng, event, early),
+            process,
+            down,
+        },
         _ => {
             let part = rng.u64(1..10);
             let limit = rng.u64(0..1 + policy.lease / part);
-            Fault::Drain { at: early, process, limit, down }
+            Fault::Drain {
+                at: early,
+                process,
+                limit,
+                down,
+            }
         }
     }
 }

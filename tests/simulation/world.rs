@@ -118,7 +118,7 @@ impl World {
         let clock = plan.policy.store_clock;
         let state = State {
             facts: Vec::new(),
-            model: Model::new(events, clock),
+            model: Model::new(events, clock, plan.sabotaged),
             memory: (clock == 1_000).then(MemoryStore::new),
             outages: Vec::new(),
             full: 0,
