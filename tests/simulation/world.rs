@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
@@ -286,9 +286,10 @@ impl World {
     fn busy(&self) -> Vec<(Pid, usize)> {
         let state = self.state();
         let servers = state.servers.iter().flatten();
-        let tasks = servers.map(|server| (server.process.pid, server.process.futures()));
-        // One is the heartbeat.
-        tasks.filter(|(_, tasks)| *tasks > 1).collect()
+        let processes = servers.map(|server| &server.process);
+        // One of its tasks is the heartbeat.
+        let busy = processes.filter(|it| it.futures() > 1 || it.runs.load(Ordering::Relaxed) > 0);
+        busy.map(|it| (it.pid, it.futures())).collect()
     }
 
     fn left(&self, pid: Pid, tasks: usize, when: &'static str) {
