@@ -143,6 +143,22 @@ pub(crate) enum Trouble {
     Panics,
 }
 
+impl Fault {
+    /// Whom it happens to; `None`: the store.
+    pub(crate) const fn process(&self) -> Option<usize> {
+        match self {
+            Self::Call { process, .. }
+            | Self::Freeze { process, .. }
+            | Self::Kill { process, .. }
+            | Self::Drain { process, .. } => Some(*process),
+            Self::Outage { .. }
+            | Self::Full { .. }
+            | Self::Forget { .. }
+            | Self::RollBack { .. } => None,
+        }
+    }
+}
+
 impl Policy {
     pub(crate) fn limits(&self) -> Limits {
         Limits::default().standby_age(Duration::from_millis(self.standby_age))
