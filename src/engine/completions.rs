@@ -50,6 +50,9 @@ struct Pending {
 struct Completion {
     token: Token,
     record: Record,
+    /// Other runs of the event that succeeded here: one whose lease ran out, and one that took
+    /// over. The store takes the completion of the one that holds the event, whichever that is.
+    others: Vec<(Token, Record)>,
     settings: Arc<Settings>,
     since: Instant,
     pace: Pace,
@@ -73,10 +76,15 @@ impl Completions {
         self.lock().completions.keys().cloned().collect()
     }
 
-    /// Stops trying to write it, where it is pending; the lease of this token is held for it.
-    pub(super) fn forget(&self, key: &Key) -> Option<Token> {
-        let forgotten = self.update(|pending| pending.completions.remove(key))?;
-        Some(forgotten.token)
+    /// Stops trying to write it, where it is pending; the lease of one of these tokens is held for
+    /// it.
+    pub(super) fn forget(&self, key: &Key) -> Vec<Token> {
+        let forgotten = self.update(|pending| pending.completions.remove(key));
+        let tokens = forgotten.map(|it| {
+            let others = it.others.into_iter().map(|(token, _)| token);
+            others.chain([it.token]).collect()
+        });
+        tokens.unwrap_or_default()
     }
 
     /// Stops trying to write it, unless another completion has taken its place.
@@ -84,6 +92,38 @@ impl Completions {
         self.update(|pending| {
             pending.holds(key, token) && pending.completions.remove(key).is_some()
         })
+    }
+
+    /// Another token holds the event. Another run that succeeded here is written in its place.
+    fn refused(&self, key: &Key, token: Token) {
+        self.update(|pending| {
+            let Some(completion) = pending.completions.get_mut(key) else {
+                return;
+            };
+            if completion.token != token {
+                completion.others.retain(|(other, _)| *other != token);
+            } else if let Some(other) = completion.others.pop() {
+                (completion.token, completion.record) = other;
+                completion.due = Instant::now();
+                completion.busy = completion.due;
+            } else {
+                pending.completions.remove(key);
+            }
+        });
+    }
+
+    /// Another token holds the event for now: it may be that of another run that succeeded here.
+    fn turn(&self, key: &Key, token: Token) {
+        let mut pending = self.lock();
+        let completion = pending.completions.get_mut(key);
+        let Some(completion) = completion.filter(|it| it.token == token) else {
+            return;
+        };
+        if let Some(other) = completion.others.pop() {
+            let record = std::mem::replace(&mut completion.record, other.1);
+            completion.others.insert(0, (token, record));
+            completion.token = other.0;
+        }
     }
 
     /// It was tried in vain, and can be tried again; `false` where it is not pending any more.
@@ -128,9 +168,10 @@ impl Drop for Completions {
 
 impl Pending {
     fn holds(&self, key: &Key, token: Token) -> bool {
-        self.completions
-            .get(key)
-            .is_some_and(|found| found.token == token)
+        self.completions.get(key).is_some_and(|found| {
+            let mut others = found.others.iter();
+            found.token == token || others.any(|(other, _)| *other == token)
+        })
     }
 
     /// Makes room for one of this key; what had to go is returned.
@@ -150,9 +191,10 @@ impl<St: LeaseStore> Dedup<St> {
         self.settings
             .emit(&DedupEvent::CompletionPending { key: key.clone() });
         let now = Instant::now();
-        let completion = Completion {
+        let mut completion = Completion {
             token,
             record,
+            others: Vec::new(),
             settings: self.settings.clone(),
             since: now,
             pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
@@ -161,6 +203,11 @@ impl<St: LeaseStore> Dedup<St> {
         };
         let dropped = self.shared.completions.update(|pending| {
             let dropped = pending.make_room(&key);
+            if let Some(earlier) = pending.completions.remove(&key) {
+                completion.others = earlier.others;
+                completion.others.push((earlier.token, earlier.record));
+                completion.since = earlier.since;
+            }
             pending.completions.insert(key, completion);
             dropped
         });
@@ -290,7 +337,11 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
     let completions = &dedup.shared.completions;
     match dedup.call_complete(&key, token, &record).await {
         Ok(written) => {
-            completions.remove(&key, token);
+            if written {
+                completions.remove(&key, token);
+            } else {
+                completions.refused(&key, token);
+            }
             let status = record.status();
             dedup.settings.emit(&if written {
                 DedupEvent::Completed { key, status }
@@ -306,7 +357,9 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
         // Where records cannot be written, the lease often still can be renewed (a full Redis):
         // nobody takes the event over meanwhile.
         Err(_) if completions.lock().holds(&key, token) => {
-            _ = dedup.call_renew(&key, token).await;
+            if let Ok(false) = dedup.call_renew(&key, token).await {
+                completions.turn(&key, token);
+            }
             // Forgotten meanwhile, the event must not be held by what was just renewed.
             if !completions.tried(&key, token) {
                 dedup.release_later(key, token, Release::Abandoned, true);
