@@ -81,7 +81,8 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     if let Some(judged) = stale(ledger, earlier, later, &taken) {
         return judged;
     }
-    let held = |it: &Landed| it.then == Held::Running(old);
+    // What others asked about it did not make it last longer.
+    let held = |it: &Landed| it.then == Held::Running(old) && it.call.token == Some(old);
     let mut before = ledger.landed(event).filter(|it| it.place < taken.place);
     let Some(last) = before.rfind(held) else {
         return Err(format!(
@@ -89,9 +90,9 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
             earlier.run
         ));
     };
-    let next = ledger
-        .landed(event)
-        .find(|it| it.place > last.place)
+    let mut later_on = ledger.landed(event).filter(|it| it.place > last.place);
+    let next = later_on
+        .find(|it| it.then != Held::Running(old))
         .unwrap_or(taken);
     if next.holder == Held::Running(old) {
         let what = next.call.operation;
@@ -151,7 +152,9 @@ fn after(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     }
     let held = ledger.acquisition(event, old, earlier.began);
     let since = held.map_or(0, |it| ledger.sent_at(it.pid, Some(event), &it.call));
-    match ledger.blame(earlier.pid, event, (since, taken.at)) {
+    // While records cannot be written, leases still are renewed.
+    let counts = |it| it != Operation::Complete;
+    match ledger.blame_of(earlier.pid, event, (since, taken.at), counts) {
         Some(_) => Ok("(3) again: the completion could not be written"),
         None => Err(format!("began after run {} had succeeded", earlier.run)),
     }
