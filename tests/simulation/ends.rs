@@ -139,8 +139,8 @@ fn stuck(
     }
     let within = |fact: &&Fact| time.0 <= fact.at && fact.at <= time.1;
     let mut facts = ledger.facts.iter().filter(within);
-    if facts.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Drained { .. })) {
-        return Some("(7) lease left: its process had drained");
+    if facts.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Draining)) {
+        return Some("(7) lease left: its process drained");
     }
     // It was tried until then, at pauses of at most a second, or five.
     let tried = ledger
