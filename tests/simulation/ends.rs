@@ -182,7 +182,14 @@ fn over(
     if ledger.runs.iter().any(|run| unprotected(&run)) {
         return None;
     }
+    // When its time was over, or its sender had hung up.
+    let releases = ledger.facts.iter().filter(|fact| {
+        matches!(&fact.what, What::Called { call: it, .. }
+            if it.token == call.token && it.operation == Operation::Release)
+    });
+    let released = releases.map(|fact| fact.at).min().unwrap_or(Millis::MAX);
     let given_up = ledger.sent_at(pid, Some(event), call) + ledger.plan.policy.store_timeout;
+    let given_up = given_up.min(released);
     Some((given_up, "by a call that nobody ran under"))
 }
 
