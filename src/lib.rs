@@ -88,6 +88,8 @@
 //!
 //! # Running it
 //!
+//! - **Start from a preset** where [`providers`] has one for the sender: what makes its retries the same
+//!   event, and how long they go on, is known there.
 //! - **Verify signatures outside** this layer, so that a forged request makes no store call and
 //!   cannot claim an id. **Only verification, limits and tracing belong outside**: a layer out there
 //!   that commits, times out or rolls back can undo a run that is recorded as completed here.

@@ -149,6 +149,44 @@ fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
 }
 
 /// The pauses between tries are longer than the time there is.
+/// One run whose lease ran out, and the one that took over, succeed in the same process while no
+/// record can be written. Whichever ends last, the one that holds the event is written.
+#[tokio::test(start_paused = true)]
+async fn of_two_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
+    for late_ends_last in [true, false] {
+        let store = Faulty::broken(Operation::Renew, FULL);
+        let dedup = Dedup::new(store.clone()).lease(secs(2));
+        let late = acquired(&dedup, &e(1)).await;
+        sleep(secs(3)).await;
+        let holder = acquired(&dedup, &e(1)).await;
+        let token = holder.token();
+
+        store.plan(|call| match call.operation {
+            Operation::Complete => FULL,
+            _ => Fault::None,
+        });
+        let both = if late_ends_last {
+            [holder, late]
+        } else {
+            [late, holder]
+        };
+        for lease in both {
+            assert!(!lease.complete(Record::new(None, None)).await);
+        }
+        // Longer than a lease, which is kept meanwhile.
+        sleep(secs(5)).await;
+        let entry = store.entry(&e(1)).await;
+        assert!(
+            matches!(entry, Some(Entry::Running { token: it, .. }) if it == token),
+            "{entry:?}"
+        );
+        store.heal();
+        sleep(secs(5)).await;
+        assert!(is_done(&store, &e(1)).await, "{late_ends_last}");
+        assert!(dedup.drain_handle().drain(secs(1)).await.is_complete());
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_at_once_what_can_be_written() {
     let store = Faulty::broken(Operation::Complete, FULL);

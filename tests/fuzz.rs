@@ -55,10 +55,18 @@ fn entries() {
 }
 
 #[test]
+fn bodies_in_another_spelling() {
+    corpus("canonical", checks::canonical);
+    for (_, body) in fixtures() {
+        checks::canonical(&body);
+    }
+}
+
+#[test]
 fn requests() {
     corpus("request", checks::request);
     for (headers, body) in fixtures() {
-        for kind in 0..6 {
+        for kind in (0..6).chain(0xc0..0xc6) {
             checks::request(&[&[kind], &headers[..], b"\n", &body[..]].concat());
         }
     }

@@ -479,6 +479,17 @@ async fn what_the_layer_does_not_apply_to_is_no_business_of_the_shadow() {
     assert!(store.calls().is_empty());
 }
 
+// R40
+#[tokio::test(start_paused = true)]
+async fn what_passes_by_does_so_in_the_shadow() {
+    let store = Faulty::new();
+    let layer = shadow(store.clone()).bypass(|_, body| body.is_empty());
+    let answer = send(&layer.layer(Handler::ok()), post_body("")).await;
+    assert_eq!(answer.brief(), (200, ""));
+    assert!(answer.extensions.get::<Outcome>().is_none());
+    assert!(store.calls().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_completed_in_the_shadow_is_known_without_it() {
     let store = MemoryStore::new();

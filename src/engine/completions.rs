@@ -49,16 +49,23 @@ struct Pending {
 }
 
 struct Completion {
-    token: Token,
-    record: Record,
+    run: Succeeded,
+    /// Other runs of the event that succeeded here: one whose lease ran out, and one that took
+    /// over. The store takes the completion of the one that holds the event, whichever that is.
+    others: Vec<Succeeded>,
     settings: Arc<Settings>,
-    /// The memory of the answer in the record.
-    _bytes: Option<Booked>,
     since: Instant,
     pace: Pace,
     due: Instant,
     /// It is being written, and if nothing has come of that by then, it is not any more.
     busy: Instant,
+}
+
+struct Succeeded {
+    token: Token,
+    record: Record,
+    /// The memory of the answer in the record.
+    _bytes: Option<Booked>,
 }
 
 /// One that is due, copied out of the lock.
@@ -76,10 +83,15 @@ impl Completions {
         self.lock().completions.keys().cloned().collect()
     }
 
-    /// Stops trying to write it, where it is pending; the lease of this token is held for it.
-    pub(super) fn forget(&self, key: &Key) -> Option<Token> {
-        let forgotten = self.update(|pending| pending.completions.remove(key))?;
-        Some(forgotten.token)
+    /// Stops trying to write it, where it is pending; the lease of one of these tokens is held for
+    /// it.
+    pub(super) fn forget(&self, key: &Key) -> Vec<Token> {
+        let forgotten = self.update(|pending| pending.completions.remove(key));
+        let tokens = forgotten.map(|it| {
+            let others = it.others.iter().map(|other| other.token);
+            others.chain([it.run.token]).collect()
+        });
+        tokens.unwrap_or_default()
     }
 
     /// Stops trying to write it, unless another completion has taken its place.
@@ -87,6 +99,37 @@ impl Completions {
         self.update(|pending| {
             pending.holds(key, token) && pending.completions.remove(key).is_some()
         })
+    }
+
+    /// Another token holds the event. Another run that succeeded here is written in its place.
+    fn refused(&self, key: &Key, token: Token) {
+        self.update(|pending| {
+            let Some(completion) = pending.completions.get_mut(key) else {
+                return;
+            };
+            if completion.run.token != token {
+                completion.others.retain(|other| other.token != token);
+            } else if let Some(other) = completion.others.pop() {
+                completion.run = other;
+                completion.due = Instant::now();
+                completion.busy = completion.due;
+            } else {
+                pending.completions.remove(key);
+            }
+        });
+    }
+
+    /// Another token holds the event for now: it may be that of another run that succeeded here.
+    fn turn(&self, key: &Key, token: Token) {
+        let mut pending = self.lock();
+        let completion = pending.completions.get_mut(key);
+        let Some(completion) = completion.filter(|it| it.run.token == token) else {
+            return;
+        };
+        if let Some(other) = completion.others.pop() {
+            let refused = std::mem::replace(&mut completion.run, other);
+            completion.others.insert(0, refused);
+        }
     }
 
     /// It was tried in vain, and can be tried again; `false` where it is not pending any more.
@@ -131,9 +174,10 @@ impl Drop for Completions {
 
 impl Pending {
     fn holds(&self, key: &Key, token: Token) -> bool {
-        self.completions
-            .get(key)
-            .is_some_and(|found| found.token == token)
+        self.completions.get(key).is_some_and(|found| {
+            let mut others = found.others.iter();
+            found.run.token == token || others.any(|other| other.token == token)
+        })
     }
 
     /// Makes room for one of this key; what had to go is returned.
@@ -152,13 +196,11 @@ impl<St: LeaseStore> Dedup<St> {
     pub(super) fn complete_later(&self, key: Key, token: Token, record: Record) {
         self.settings
             .emit(&DedupEvent::CompletionPending { key: key.clone() });
-        let (record, bytes) = self.booked(record);
         let now = Instant::now();
-        let completion = Completion {
-            token,
-            record,
+        let mut completion = Completion {
+            run: self.booked(token, record),
+            others: Vec::new(),
             settings: self.settings.clone(),
-            _bytes: bytes,
             since: now,
             pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
             due: now,
@@ -166,6 +208,11 @@ impl<St: LeaseStore> Dedup<St> {
         };
         let dropped = self.shared.completions.update(|pending| {
             let dropped = pending.make_room(&key);
+            if let Some(earlier) = pending.completions.remove(&key) {
+                completion.others = earlier.others;
+                completion.others.push(earlier.run);
+                completion.since = earlier.since;
+            }
             pending.completions.insert(key, completion);
             dropped
         });
@@ -177,13 +224,17 @@ impl<St: LeaseStore> Dedup<St> {
     }
 
     /// Without its answer, where there is no room for that.
-    fn booked(&self, record: Record) -> (Record, Option<Booked>) {
-        let Some(size) = record.answer().map(StoredAnswer::size) else {
-            return (record, None);
+    fn booked(&self, token: Token, record: Record) -> Succeeded {
+        let size = record.answer().map(StoredAnswer::size);
+        let bytes = size.and_then(|size| self.tracker().book(size, &self.settings.limits));
+        let record = match size {
+            Some(_) if bytes.is_none() => record.with_answer(None),
+            _ => record,
         };
-        match self.tracker().book(size, &self.settings.limits) {
-            Some(booked) => (record, Some(booked)),
-            None => (record.with_answer(None), None),
+        Succeeded {
+            token,
+            record,
+            _bytes: bytes,
         }
     }
 
@@ -194,7 +245,7 @@ impl<St: LeaseStore> Dedup<St> {
             return None;
         }
         self.write_completions();
-        Some(completions.lock().completions.get(key)?.record.clone())
+        Some(completions.lock().completions.get(key)?.run.record.clone())
     }
 
     /// There is little time left: what is pending is tried at once, and at short pauses.
@@ -284,8 +335,8 @@ impl<St: LeaseStore> Work<St> {
                 it.busy = now + 3 * it.settings.store_timeout();
                 Due {
                     key: key.clone(),
-                    token: it.token,
-                    record: it.record.clone(),
+                    token: it.run.token,
+                    record: it.run.record.clone(),
                     settings: it.settings.clone(),
                     is_old: now - it.since >= OLDEST,
                 }
@@ -306,7 +357,11 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
     let completions = &dedup.shared.completions;
     match dedup.call_complete(&key, token, &record).await {
         Ok(written) => {
-            completions.remove(&key, token);
+            if written {
+                completions.remove(&key, token);
+            } else {
+                completions.refused(&key, token);
+            }
             let (status, given_up) = (record.status(), record.is_given_up());
             match written {
                 true if given_up => {}
@@ -322,7 +377,9 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
         // Where records cannot be written, the lease often still can be renewed (a full Redis):
         // nobody takes the event over meanwhile.
         Err(_) if completions.lock().holds(&key, token) => {
-            _ = dedup.call_renew(&key, token).await;
+            if let Ok(false) = dedup.call_renew(&key, token).await {
+                completions.turn(&key, token);
+            }
             // Forgotten meanwhile, the event must not be held by what was just renewed.
             if !completions.tried(&key, token) {
                 dedup.release_later(key, token, Release::Abandoned, true);

@@ -233,12 +233,13 @@ impl<St: LeaseStore> Dedup<St> {
             beat.take();
         }
         let forgotten = self.call_forget(key, force).await?;
-        let Some(token) = self.shared.completions.forget(key) else {
-            return Ok(forgotten);
-        };
+        let tokens = self.shared.completions.forget(key);
         // It was done for this process, whatever the store knew of that.
-        self.release_later(key.clone(), token, Release::Abandoned, true);
-        Ok(true)
+        let was_done = !tokens.is_empty();
+        for token in tokens {
+            self.release_later(key.clone(), token, Release::Abandoned, true);
+        }
+        Ok(forgotten || was_done)
     }
 
     /// The handle that waits for background work at shutdown.

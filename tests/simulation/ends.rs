@@ -6,7 +6,7 @@ use tower_webhook_dedup::{OnDisconnect, Operation, Token};
 use crate::{
     invariants::{Invariant, Verdict},
     ledger::{Ledger, RunOf},
-    log::{Call, Held, How, Pid, What},
+    log::{Call, Fact, Held, How, Pid, What},
     plan::Millis,
 };
 
@@ -106,13 +106,10 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
                 continue;
             }
             // A release is repeated once, a second later.
-            let ends = |it| matches!(it, Operation::Release | Operation::Complete);
             let excuse = if it.at > over + 900 {
                 Some("(7) lease left: it was taken long after it was given up")
             } else {
-                ledger
-                    .blame_of(it.pid, event, (over, grace), ends)
-                    .map(|_| "(7) lease left: it could not be released")
+                stuck(ledger, it.pid, event, token, (over, until))
             };
             match excuse {
                 Some(excuse) => excuses.push(excuse),
@@ -126,6 +123,40 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
         }
     }
     excuses
+}
+
+/// Why a process could not end the lease in this time.
+fn stuck(
+    ledger: &Ledger<'_>,
+    pid: Pid,
+    event: usize,
+    token: Token,
+    time: (Millis, Millis),
+) -> Option<&'static str> {
+    // No call: then the process or the store as a whole.
+    if ledger.blame_of(pid, event, time, |_| false).is_some() {
+        return Some("(7) lease left: its process or the store stood still");
+    }
+    let within = |fact: &&Fact| time.0 <= fact.at && fact.at <= time.1;
+    let mut facts = ledger.facts.iter().filter(within);
+    if facts.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Draining)) {
+        return Some("(7) lease left: its process drained");
+    }
+    // It was tried until then, at pauses of at most a second, or five.
+    let tried = ledger
+        .facts
+        .iter()
+        .filter(within)
+        .filter_map(|fact| match fact.what {
+            What::Called { call, .. } if call.token == Some(token) => match call.operation {
+                Operation::Release => Some(fact.at + 1_000),
+                Operation::Complete => Some(fact.at + 5_000),
+                _ => None,
+            },
+            _ => None,
+        });
+    let tried = tried.max()? + 2 * ledger.plan.policy.store_timeout + 100;
+    (tried >= time.1).then_some("(7) lease left: all its releases failed")
 }
 
 /// Since when nobody runs under the token of this acquire.

@@ -16,6 +16,7 @@ impl World {
     pub(crate) fn plan(&self, n: usize, fault: &Fault) {
         let at = match fault {
             Fault::Outage { from: at, .. }
+            | Fault::Full { from: at, .. }
             | Fault::Forget { at }
             | Fault::RollBack { at, .. }
             | Fault::Drain { at, .. }
@@ -73,6 +74,11 @@ impl World {
                 self.state().outages.push(hangs);
                 self.log(None, None, What::OutageBegan);
                 self.later(time, 1, None, Due::OutageEnds(hangs));
+            }
+            Fault::Full { time, .. } => {
+                self.state().full += 1;
+                self.log(None, None, What::Filled);
+                self.later(time, 4, None, Due::FullEnds);
             }
             Fault::Forget { .. } => {
                 let mut state = self.state();

@@ -250,12 +250,18 @@ impl<'a> Ledger<'a> {
 
     /// When the process goes on, if it stands still at this moment; this moment, if not.
     pub(crate) fn goes_on(&self, pid: Pid, at: Millis) -> Millis {
-        let frozen = self
+        let frozen = |span: &&Span| span.pid == Some(pid) && span.name == "the process was frozen";
+        let mut goes_on = at;
+        // It may freeze once more as soon as it goes on.
+        while let Some(span) = self
             .troubles
             .iter()
-            .filter(|span| span.pid == Some(pid) && span.name == "the process was frozen");
-        let frozen = frozen.filter(|span| span.from <= at && at <= span.to);
-        frozen.map(|span| span.to).max().unwrap_or(at)
+            .filter(frozen)
+            .find(|span| span.from <= goes_on && goes_on < span.to)
+        {
+            goes_on = span.to;
+        }
+        goes_on
     }
 
     /// The first run of the event that succeeded.

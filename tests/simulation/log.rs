@@ -36,6 +36,8 @@ pub(crate) enum What {
     Exited,
     OutageBegan,
     OutageEnded,
+    Filled,
+    HasRoom,
     Forgot,
     RolledBack,
 
@@ -236,6 +238,8 @@ impl Names {
             What::Exited => "ends".into(),
             What::OutageBegan => "the store is away".into(),
             What::OutageEnded => "the store is back".into(),
+            What::Filled => "the store is full".into(),
+            What::HasRoom => "the store has room".into(),
             What::Forgot => "the store loses its memory".into(),
             What::RolledBack => "the store falls back to an earlier state".into(),
             What::Arrived { delivery } => format!("delivery {delivery} arrives"),

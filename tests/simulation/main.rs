@@ -26,6 +26,7 @@ mod sender;
 mod server;
 mod shrink;
 mod store;
+mod theme;
 mod world;
 
 use std::{
@@ -40,10 +41,11 @@ use std::{
 };
 
 use crate::{
-    invariants::{Breach, Excuses, Verdict},
+    invariants::{Breach, Excuses, Invariant, Verdict},
     ledger::Ledger,
     log::{Fact, render},
     plan::Plan,
+    shrink::shrink,
 };
 
 const SEEDS: u64 = 2_000;
@@ -71,7 +73,7 @@ fn report(seed: u64) -> String {
     let Some(first) = breaches.first() else {
         return format!("seed {seed} failed, and does not when it is played again");
     };
-    let shorter = shrink::shrink(&plan, first.invariant);
+    let shorter = shrink(&plan, first.invariant);
     let (short, found, _) = judge(&shorter);
     let list = |breaches: &[Breach]| -> String {
         breaches
@@ -146,4 +148,22 @@ fn a_seed_tells_all() {
         let first = render(&world::play(&plan));
         assert_eq!(first, render(&world::play(&plan)), "seed {seed}");
     }
+}
+
+#[test]
+fn a_store_that_breaks_its_word_is_found_and_the_plan_is_shortened() {
+    let sabotaged = |seed| Plan {
+        sabotaged: true,
+        ..Plan::of(seed)
+    };
+    let mut plans = (0..200).map(sabotaged);
+    let is_two_runs = |it: &Breach| it.invariant == Invariant::OneRun;
+    let plan = plans.find(|plan| !plan.faults.is_empty() && judge(plan).1.iter().any(is_two_runs));
+    let shorter = shrink(&plan.expect("it is found"), Invariant::OneRun);
+    assert!(judge(&shorter).1.iter().any(is_two_runs));
+    let [event] = &*shorter.events else {
+        panic!("two runs of one event need one event: {shorter:?}");
+    };
+    assert!(event.copies.len() <= 1, "{shorter:?}");
+    assert!(shorter.faults.is_empty(), "{shorter:?}");
 }

@@ -91,6 +91,8 @@ pub(crate) struct Model {
     before: Vec<(Millis, usize, Option<Slot>)>,
     /// Its clock, in thousandths of the world's.
     clock: u64,
+    /// It gives a lease to everybody who asks.
+    sabotaged: bool,
 }
 
 /// What the caller is told.
@@ -111,11 +113,12 @@ impl From<Reply> for Told {
 }
 
 impl Model {
-    pub(crate) fn new(events: usize, clock: u64) -> Self {
+    pub(crate) fn new(events: usize, clock: u64, sabotaged: bool) -> Self {
         Self {
             slots: vec![None; events],
             before: Vec::new(),
             clock,
+            sabotaged,
         }
     }
 
@@ -237,7 +240,7 @@ impl Model {
             }) if holder == token => {
                 return Reply::Acquired(attempt).into();
             }
-            Some(State::Running { lease, .. }) => {
+            Some(State::Running { lease, .. }) if !self.sabotaged => {
                 return Told {
                     at_most: lease,
                     ..Reply::InFlight.into()
@@ -250,7 +253,7 @@ impl Model {
                 };
             }
             Some(State::Failed { attempts, .. }) => attempts + 1,
-            None => 1,
+            Some(State::Running { .. }) | None => 1,
         };
         self.put(
             event,

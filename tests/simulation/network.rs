@@ -190,7 +190,8 @@ impl World {
             _ => None,
         };
         let mut state = self.state();
-        if sure.is_some() || !state.outages.is_empty() {
+        let full = state.full > 0 && call.operation == Operation::Complete;
+        if sure.is_some() || full || !state.outages.is_empty() {
             let hangs = sure.is_none() && state.outages.contains(&true);
             drop(state);
             self.log(Some(pid), Some(event), What::Bounced { call });

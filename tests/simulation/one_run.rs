@@ -1,12 +1,13 @@
 //! (2) At most one run at a time while leases and store hold. (3) Never a run after completion
 //! while the record is kept, and no completion without a run that succeeded.
 
-use tower_webhook_dedup::{Operation, StoreFailure};
+use tower_webhook_dedup::{Operation, StoreFailure, Token};
 
 use crate::{
     invariants::{Invariant, Verdict},
     ledger::{Landed, Ledger, RunOf},
-    log::{Held, How, Reply, What},
+    log::{Call, Held, How, Reply, What},
+    plan::Millis,
 };
 
 pub(crate) fn check(verdict: &mut Verdict<'_>) {
@@ -81,7 +82,8 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     if let Some(judged) = stale(ledger, earlier, later, &taken) {
         return judged;
     }
-    let held = |it: &Landed| it.then == Held::Running(old);
+    // What others asked about it did not make it last longer.
+    let held = |it: &Landed| it.then == Held::Running(old) && it.call.token == Some(old);
     let mut before = ledger.landed(event).filter(|it| it.place < taken.place);
     let Some(last) = before.rfind(held) else {
         return Err(format!(
@@ -89,9 +91,9 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
             earlier.run
         ));
     };
-    let next = ledger
-        .landed(event)
-        .find(|it| it.place > last.place)
+    let mut later_on = ledger.landed(event).filter(|it| it.place > last.place);
+    let next = later_on
+        .find(|it| it.then != Held::Running(old))
         .unwrap_or(taken);
     if next.holder == Held::Running(old) {
         let what = next.call.operation;
@@ -104,13 +106,33 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
         return Ok("(2) beside another: the store lost the lease");
     }
     let sent = ledger.sent_at(last.pid, Some(event), &last.call);
-    match ledger.blame(earlier.pid, event, (sent, taken.at)) {
-        Some(_) => Ok("(2) beside another: its lease could not be renewed"),
-        None => Err(format!(
-            "began beside run {}, whose lease just ran out",
-            earlier.run
-        )),
+    let time = (sent, taken.at);
+    let stood_still = ledger.blame_of(earlier.pid, event, time, |_| false);
+    let in_vain =
+        ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, &last, sent, old);
+    if stood_still.is_some() || in_vain {
+        return Ok("(2) beside another: its lease could not be renewed");
     }
+    let earlier = earlier.run;
+    Err(format!(
+        "began beside run {earlier}, whose lease just ran out"
+    ))
+}
+
+/// Whether it was tried until the end to renew a lease that was last prolonged by this call: a
+/// renewal that fails is sent again after a twelfth of the lease, or a second.
+fn tried(ledger: &Ledger<'_>, last: &Landed, sent: Millis, token: Token) -> bool {
+    let policy = &ledger.plan.policy;
+    // By the store's clock or its owner's, whichever comes first.
+    let end = last.at + policy.lease * 1_000 / policy.store_clock;
+    let end = end.min(sent + policy.lease);
+    let retry = (policy.lease / 12).min(1_000) + policy.store_timeout + 50;
+    ledger.facts.iter().any(|fact| {
+        let renews = |call: &Call| call.operation == Operation::Renew && call.token == Some(token);
+        matches!(&fact.what, What::Called { call, .. } if renews(call))
+            && fact.at <= end
+            && fact.at + retry >= end
+    })
 }
 
 /// A run began after another one had succeeded.
@@ -151,7 +173,9 @@ fn after(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     }
     let held = ledger.acquisition(event, old, earlier.began);
     let since = held.map_or(0, |it| ledger.sent_at(it.pid, Some(event), &it.call));
-    match ledger.blame(earlier.pid, event, (since, taken.at)) {
+    // While records cannot be written, leases still are renewed.
+    let counts = |it| it != Operation::Complete;
+    match ledger.blame_of(earlier.pid, event, (since, taken.at), counts) {
         Some(_) => Ok("(3) again: the completion could not be written"),
         None => Err(format!("began after run {} had succeeded", earlier.run)),
     }

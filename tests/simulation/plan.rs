@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tower_webhook_dedup::{AfterWait, InFlight, Limits, OnDisconnect, Operation, StoreFailure};
 
-use crate::{draw::draw, schedule::Schedule};
+use crate::{draw::draw, schedule::Schedule, theme};
 
 /// Milliseconds: the clock of a world counts in them, as tokio's timers do.
 pub(crate) type Millis = u64;
@@ -17,6 +17,8 @@ pub(crate) struct Plan {
     pub(crate) processes: usize,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Vec<Fault>,
+    /// The store gives a lease to everybody who asks: to see that this is seen.
+    pub(crate) sabotaged: bool,
 }
 
 /// The settings of all layers of a world.
@@ -73,6 +75,8 @@ pub(crate) enum Fault {
         time: Millis,
         hangs: bool,
     },
+    /// The store takes no records: one that is full and renews leases still.
+    Full { from: Millis, time: Millis },
     /// The store loses its memory.
     Forget { at: Millis },
     /// The store is back at where it was this long ago: a failover.
@@ -139,6 +143,22 @@ pub(crate) enum Trouble {
     Panics,
 }
 
+impl Fault {
+    /// Whom it happens to; `None`: the store.
+    pub(crate) const fn process(&self) -> Option<usize> {
+        match self {
+            Self::Call { process, .. }
+            | Self::Freeze { process, .. }
+            | Self::Kill { process, .. }
+            | Self::Drain { process, .. } => Some(*process),
+            Self::Outage { .. }
+            | Self::Full { .. }
+            | Self::Forget { .. }
+            | Self::RollBack { .. } => None,
+        }
+    }
+}
+
 impl Policy {
     pub(crate) fn limits(&self) -> Limits {
         Limits::default().standby_age(Duration::from_millis(self.standby_age))
@@ -183,13 +203,16 @@ impl Plan {
             rng.usize(1..=8)
         };
         let faults = (0..faults).map(|_| fault(rng, &policy, processes, &events));
-        Self {
+        let mut plan = Self {
             seed,
             policy,
             processes,
             faults: faults.collect(),
             events,
-        }
+            sabotaged: false,
+        };
+        theme::add(&mut plan, rng);
+        plan
     }
 }
 
@@ -234,18 +257,22 @@ fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
     } else {
         Some(schedule.timeout())
     };
-    let copies = if rng.bool() { 0 } else { rng.usize(1..=4) };
-    let copies = (0..copies).map(|_| match rng.u8(0..4) {
+    let copies = if rng.u8(0..3) == 0 {
+        0
+    } else {
+        rng.usize(1..=4)
+    };
+    let copies = (0..copies).map(|_| match rng.u8(0..5) {
         // A burst, or while it runs, or much later.
         0 => rng.u64(0..20),
-        1 => rng.u64(0..policy.lease),
-        2 => rng.u64(0..3 * policy.lease),
+        1 | 2 => rng.u64(0..policy.lease),
+        3 => rng.u64(0..3 * policy.lease),
         _ => rng.u64(0..600_000),
     });
     let copies = copies.collect();
-    let runs = match rng.u8(0..6) {
+    let runs = match rng.u8(0..8) {
         0 => 0,
-        5 => rng.usize(2..=6),
+        7 => rng.usize(3..=6),
         _ => rng.usize(1..=2),
     };
     let runs = (0..runs).map(|_| run(rng, policy)).collect();
@@ -259,10 +286,10 @@ fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
 }
 
 fn run(rng: &mut fastrand::Rng, policy: &Policy) -> Run {
-    let time = match rng.u8(0..4) {
+    let time = match rng.u8(0..5) {
         0 => 0,
         1 => rng.u64(0..200),
-        2 => rng.u64(0..policy.lease),
+        2 | 3 => rng.u64(0..policy.lease),
         _ => rng.u64(0..3 * policy.lease),
     };
     match rng.u8(0..12) {
@@ -279,12 +306,12 @@ fn fault(rng: &mut fastrand::Rng, policy: &Policy, processes: usize, events: &[E
     let event = rng.usize(0..events.len());
     let early = events[event].first + rng.u64(0..2 * policy.lease);
     let down = rng.u64(100..policy.lease);
-    match rng.u8(0..20) {
+    match rng.u8(0..24) {
         0..=9 => Fault::Call {
             process,
             event,
             operation: *pick_of(rng, &OPERATIONS),
-            n: rng.u64(1..=3),
+            n: nth(rng),
             trouble: trouble(rng, policy),
         },
         10 => Fault::Outage {
@@ -292,23 +319,28 @@ fn fault(rng: &mut fastrand::Rng, policy: &Policy, processes: usize, events: &[E
             time: rng.u64(50..2 * policy.lease),
             hangs: rng.bool(),
         },
-        11 => Fault::Forget { at: early },
-        12 => Fault::RollBack {
+        11 | 12 => Fault::Full {
+            from: early,
+            time: rng.u64(50..3 * policy.lease),
+        },
+        13 => Fault::Forget { at: early },
+        14 => Fault::RollBack {
             at: early,
             by: rng.u64(1..500),
         },
-        13..=15 => Fault::Freeze {
+        15..=17 => Fault::Freeze {
             when: when(rng, event, early),
             process,
             time: rng.u64(policy.lease / 4..3 * policy.lease),
         },
-        16..=18 => Fault::Kill {
+        18..=20 => Fault::Kill {
             when: when(rng, event, early),
             process,
             down,
         },
         _ => {
-            let limit = rng.u64(0..2 * policy.lease);
+            let part = rng.u64(1..10);
+            let limit = rng.u64(0..1 + policy.lease / part);
             Fault::Drain {
                 at: early,
                 process,
@@ -319,6 +351,10 @@ fn fault(rng: &mut fastrand::Rng, policy: &Policy, processes: usize, events: &[E
     }
 }
 
+fn nth(rng: &mut fastrand::Rng) -> u64 {
+    if rng.bool() { 1 } else { rng.u64(1..=5) }
+}
+
 fn when(rng: &mut fastrand::Rng, event: usize, at: Millis) -> When {
     if rng.bool() {
         return When::At(at);
@@ -326,7 +362,7 @@ fn when(rng: &mut fastrand::Rng, event: usize, at: Millis) -> When {
     When::Call {
         event,
         operation: *pick_of(rng, &OPERATIONS),
-        n: rng.u64(1..=3),
+        n: nth(rng),
         moment: *pick_of(rng, &[Moment::Sent, Moment::Landed, Moment::Replied]),
     }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, atomic::AtomicUsize},
     task::{Context, Poll, Waker},
 };
 
@@ -13,6 +13,8 @@ use crate::log::Pid;
 /// Shared by all that runs in the process.
 pub(crate) struct Process {
     pub(crate) pid: Pid,
+    /// How many handlers run in it.
+    pub(crate) runs: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -34,8 +36,8 @@ enum Life {
 
 impl Process {
     pub(crate) fn new(pid: Pid) -> Arc<Self> {
-        let state = Mutex::default();
-        Arc::new(Self { pid, state })
+        let (runs, state) = Default::default();
+        Arc::new(Self { pid, runs, state })
     }
 
     pub(crate) fn is_dead(&self) -> bool {

@@ -5,7 +5,7 @@ use std::{
     io,
     panic::{AssertUnwindSafe, resume_unwind},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
@@ -250,6 +250,7 @@ impl OpenRun {
             how,
             ended: false,
         };
+        handler.process.runs.fetch_add(1, Ordering::Relaxed);
         let (protected, attempt) = (delivery.is_protected(), delivery.attempt());
         open.log(What::Began {
             run,
@@ -294,6 +295,7 @@ impl OpenRun {
 
 impl Drop for OpenRun {
     fn drop(&mut self) {
+        self.handler.process.runs.fetch_sub(1, Ordering::Relaxed);
         if !self.ended && !self.handler.process.is_dead() {
             self.log(What::Ended {
                 run: self.run,

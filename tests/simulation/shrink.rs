@@ -54,7 +54,11 @@ fn candidates(plan: &Plan) -> impl Iterator<Item = Plan> {
         }
     }
     if plan.processes > 1 {
-        all.push(with(&|it| it.processes -= 1));
+        all.push(with(&|it| {
+            it.processes -= 1;
+            let left = it.processes;
+            it.faults.retain(|fault| fault.process() < Some(left));
+        }));
     }
     all.into_iter()
 }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, atomic::Ordering},
     time::Duration,
 };
 
@@ -36,6 +36,8 @@ pub(crate) struct State {
     pub(crate) memory: Option<MemoryStore>,
     /// For each outage, whether calls hang.
     pub(crate) outages: Vec<bool>,
+    /// How often it is full.
+    pub(crate) full: usize,
     pub(crate) servers: Vec<Option<Server>>,
     pub(crate) generations: Vec<u64>,
     /// How many calls of a kind a process made about an event.
@@ -64,6 +66,7 @@ pub(crate) enum Due {
     Message(Box<Message>),
     Fault(Fault),
     OutageEnds(bool),
+    FullEnds,
     Thaw(Pid),
     Boot(usize),
 }
@@ -115,9 +118,10 @@ impl World {
         let clock = plan.policy.store_clock;
         let state = State {
             facts: Vec::new(),
-            model: Model::new(events, clock),
+            model: Model::new(events, clock, plan.sabotaged),
             memory: (clock == 1_000).then(MemoryStore::new),
             outages: Vec::new(),
+            full: 0,
             servers: (0..processes).map(|_| None).collect(),
             generations: vec![0; processes],
             calls: BTreeMap::new(),
@@ -210,6 +214,10 @@ impl World {
                 drop(state);
                 self.log(None, None, What::OutageEnded);
             }
+            Due::FullEnds => {
+                self.state().full -= 1;
+                self.log(None, None, What::HasRoom);
+            }
             Due::Thaw(pid) => self.thaw(pid),
             Due::Boot(slot) => self.boot(slot),
         }
@@ -278,9 +286,10 @@ impl World {
     fn busy(&self) -> Vec<(Pid, usize)> {
         let state = self.state();
         let servers = state.servers.iter().flatten();
-        let tasks = servers.map(|server| (server.process.pid, server.process.futures()));
-        // One is the heartbeat.
-        tasks.filter(|(_, tasks)| *tasks > 1).collect()
+        let processes = servers.map(|server| &server.process);
+        // One of its tasks is the heartbeat.
+        let busy = processes.filter(|it| it.futures() > 1 || it.runs.load(Ordering::Relaxed) > 0);
+        busy.map(|it| (it.pid, it.futures())).collect()
     }
 
     fn left(&self, pid: Pid, tasks: usize, when: &'static str) {

@@ -59,6 +59,7 @@ async fn secure(host: &str, stream: TcpStream, access: &Access) -> io::Result<St
 }
 
 #[cfg(not(feature = "tls"))]
+#[expect(clippy::unused_async, reason = "the other one needs it")]
 async fn secure(_: &str, stream: TcpStream, _: &Access) -> io::Result<Stream> {
     Ok(Box::pin(stream))
 }
