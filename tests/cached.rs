@@ -1,6 +1,9 @@
 //! `Cached`: what is done is remembered for a short while, and never for longer than it is true.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    fmt,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::{Instant, sleep};
 use tower::Layer;
@@ -21,8 +24,8 @@ mod stores;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn key(id: impl ToString) -> Key {
-    Key::new("t", id.to_string())
+fn key<I: fmt::Display>(id: I) -> Key {
+    Key::new("t", format!("{id}"))
 }
 
 fn by() -> Instant {

@@ -158,7 +158,11 @@ fn a_store_that_breaks_its_word_is_found_and_the_plan_is_shortened() {
     };
     let mut plans = (0..200).map(sabotaged);
     let is_two_runs = |it: &Breach| it.invariant == Invariant::OneRun;
-    let plan = plans.find(|plan| plan.faults.len() > 3 && judge(plan).1.iter().any(is_two_runs));
+    // A process does not ask the store about a run of its own: it takes two of them.
+    let plan = plans.find(|plan| {
+        let is_long = plan.processes > 1 && plan.faults.len() > 3;
+        is_long && judge(plan).1.iter().any(is_two_runs)
+    });
     let plan = plan.expect("it is found");
     let shorter = shrink(&plan, Invariant::OneRun);
     assert!(judge(&shorter).1.iter().any(is_two_runs));
