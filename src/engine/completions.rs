@@ -87,11 +87,10 @@ impl Completions {
     /// it.
     pub(super) fn forget(&self, key: &Key) -> Vec<Token> {
         let forgotten = self.update(|pending| pending.completions.remove(key));
-        let tokens = forgotten.map(|it| {
-            let others = it.others.iter().map(|other| other.token);
-            others.chain([it.run.token]).collect()
-        });
-        tokens.unwrap_or_default()
+        let runs = forgotten
+            .into_iter()
+            .flat_map(|it| it.others.into_iter().chain([it.run]));
+        runs.map(|run| run.token).collect()
     }
 
     /// Stops trying to write it, unless another completion has taken its place.
