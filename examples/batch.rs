@@ -51,6 +51,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
     axum::serve(listener, app)
+        // A container is sent SIGTERM instead: see the example `axum`.
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
     _ = drain.drain(Duration::from_secs(20)).await;

@@ -29,6 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on {}", listener.local_addr()?);
 
     let store = MemoryStore::new();
+    // A container is sent SIGTERM instead: see the example `axum`.
     serve(listener, store, async { _ = tokio::signal::ctrl_c().await }).await;
     Ok(())
 }

@@ -11,7 +11,7 @@ use axum::{
     BoxError, Router,
     body::{Body, Bytes},
     error_handling::HandleErrorLayer,
-    extract::Request,
+    extract::{DefaultBodyLimit, Request},
     http::StatusCode,
     routing::post,
 };
@@ -22,8 +22,9 @@ use tower_http::limit::RequestBodyLimitLayer;
 use tower_webhook_dedup::{DrainHandle, LeaseStore, MemoryStore, WebhookDedupLayer, providers};
 use webhook_verify::{Provider, Secret, VerifyOptions, tower::VerifyLayer};
 
-/// No webhook is longer. The verifying layer reads all of the body and has no limit of its own.
-const MAX_BODY: usize = 1024 * 1024;
+/// No webhook is longer: GitHub's may have so much, and it never sends again what was refused. The
+/// verifying layer reads all of the body and has no limit of its own.
+const MAX_BODY: usize = 25 * 1024 * 1024;
 
 /// What the senders sign with.
 pub(crate) struct Secrets {
@@ -45,6 +46,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let (app, drains) = app(&MemoryStore::new(), secrets, &VerifyOptions::default());
     axum::serve(listener, app)
+        // A container is sent SIGTERM instead: see the example `axum`.
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
     let limit = Duration::from_secs(20);
@@ -103,6 +105,8 @@ pub(crate) fn app(
             .map_request(|request: Request<Bytes>| request.map(Body::from));
         let route = Router::new()
             .route(path, post(handle))
+            // Axum's own limit, of 2 MB; it would fail the handler. The one outside is enough.
+            .layer(DefaultBodyLimit::disable())
             // With axum the last one added is the outermost.
             .layer(dedup)
             .layer(verify);
@@ -117,6 +121,7 @@ async fn unreadable(_: BoxError) -> StatusCode {
 }
 
 /// Does the work.
-async fn handle() -> StatusCode {
+async fn handle(event: Bytes) -> StatusCode {
+    let _work = event.len();
     StatusCode::OK
 }

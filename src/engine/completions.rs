@@ -87,11 +87,10 @@ impl Completions {
     /// it.
     pub(super) fn forget(&self, key: &Key) -> Vec<Token> {
         let forgotten = self.update(|pending| pending.completions.remove(key));
-        let tokens = forgotten.map(|it| {
-            let others = it.others.iter().map(|other| other.token);
-            others.chain([it.run.token]).collect()
-        });
-        tokens.unwrap_or_default()
+        let runs = forgotten
+            .into_iter()
+            .flat_map(|it| it.others.into_iter().chain([it.run]));
+        runs.map(|run| run.token).collect()
     }
 
     /// Stops trying to write it, unless another completion has taken its place.
@@ -356,18 +355,16 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
     let dedup = Dedup { shared, settings };
     let completions = &dedup.shared.completions;
     match dedup.call_complete(&key, token, &record).await {
-        Ok(written) => {
-            if written {
-                completions.remove(&key, token);
-            } else {
-                completions.refused(&key, token);
+        Ok(true) => {
+            completions.remove(&key, token);
+            if !record.is_given_up() {
+                let status = record.status();
+                dedup.settings.emit(&DedupEvent::Completed { key, status });
             }
-            let (status, given_up) = (record.status(), record.is_given_up());
-            match written {
-                true if given_up => {}
-                true => dedup.settings.emit(&DedupEvent::Completed { key, status }),
-                false => dedup.settings.emit(&DedupEvent::LeaseLost { key }),
-            }
+        }
+        Ok(false) => {
+            completions.refused(&key, token);
+            dedup.settings.emit(&DedupEvent::LeaseLost { key });
         }
         Err(_) if is_old => {
             if completions.remove(&key, token) {

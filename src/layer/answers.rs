@@ -62,8 +62,9 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
 
     /// Ends an event whose runs fail again and again: the run that fails as the `runs`th answers
     /// 200 in place of the failure, the event is [recorded](crate::Record::is_given_up) as done, and
-    /// [`DedupEvent::GaveUp`](crate::DedupEvent::GaveUp) reports it with the whole request. So one poisoned event neither
-    /// comes for days nor has the sender disable the endpoint. The runs of a standby count as well.
+    /// [`DedupEvent::GaveUp`](crate::DedupEvent::GaveUp) reports it with the whole request. So one
+    /// poisoned event neither comes for days nor has the sender disable the endpoint. The runs of a
+    /// standby count as well.
     ///
     /// A run counts if it answers with what does not [complete](Self::completed_when) the event,
     /// or with an error, or is over the [run limit](Self::run_limit). One that is cut off does not:

@@ -87,6 +87,7 @@
 #[cfg(any(doc, doctest))]
 #[doc = include_str!("../../docs/batches.md")]
 pub mod batches {}
+
 mod handshake;
 mod payments;
 mod people;

@@ -70,7 +70,8 @@ pub fn telegram() -> Preset {
 ///
 /// - Discord does not retry, and waits 3 seconds for the [answer], which counts. A duplicate of a
 ///   running interaction waits, up to 2 seconds, and one of a completed interaction gets the answer that
-///   the first one got, of up to 64 KiB ([`Duplicate::Replay`](crate::Duplicate::Replay)). When the store fails, the handler gets the request unprotected.
+///   the first one got, of up to 64 KiB ([`Duplicate::Replay`](crate::Duplicate::Replay)). When
+///   the store fails, the handler gets the request unprotected.
 /// - `PING` passes by. Probes with a wrong signature have to get 401: verify outside.
 /// - Not for Discord's [webhook events], which have no id.
 ///

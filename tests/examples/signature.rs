@@ -3,7 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use hmac::{Hmac, KeyInit, Mac};
 use http::StatusCode;
+use sha2::Sha256;
 use tokio::net::TcpListener;
 use tower_webhook_dedup::{LeaseStore, MemoryStore, RedisStore};
 use webhook_verify::{Clock, VerifyOptions};
@@ -81,6 +83,23 @@ async fn a_signed_event_runs_once() {
         let answer = deliver(&web, path, &fixture(retry), &[]).await;
         assert_eq!(answer.status, StatusCode::OK, "{retry}");
         assert_eq!(answer.outcome(), "duplicate", "{retry}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_event_of_github_reaches_the_handler() {
+    let web = serve(MemoryStore::new()).await;
+    // Longer than what axum, or the layer, takes by default: GitHub would not send it again.
+    let mut event = fixture("github");
+    event.body = format!(r#"{{"diff":"{}"}}"#, "+".repeat(3 * 1024 * 1024)).into();
+    let mut mac = Hmac::<Sha256>::new_from_slice(b"fixture-secret-github").unwrap();
+    mac.update(&event.body);
+    let signature = format!("sha256={}", hex::encode(mac.finalize().into_bytes()));
+
+    let signed = [("x-hub-signature-256", &*signature)];
+    for outcome in ["run", "duplicate"] {
+        let answer = deliver(&web, "/webhooks/github", &event, &signed).await;
+        assert_eq!((answer.status, answer.outcome()), (StatusCode::OK, outcome));
     }
 }
 
