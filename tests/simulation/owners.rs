@@ -93,7 +93,7 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
     }
     let lost = refused.unwrap_or(Millis::MAX).min(deadline);
     match told {
-        Some((place, at)) if at + SLACK < lost => Some((
+        Some((place, at)) if at + SLACK < lost && holds(ledger, run, place) => Some((
             place,
             format!("run {} is told of a loss that is none", run.run),
         )),
@@ -107,4 +107,13 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
         )),
         _ => None,
     }
+}
+
+/// Whether the store, when it was last asked, had the event under the run's token. Where another run
+/// of its process took over, the process knows at once.
+fn holds(ledger: &Ledger<'_>, run: &RunOf, before: usize) -> bool {
+    let mut landed = ledger.landed(run.event).filter(|it| it.place < before);
+    let then = landed.next_back().map(|it| it.then);
+    run.token
+        .is_some_and(|token| then == Some(Held::Running(token)))
 }
