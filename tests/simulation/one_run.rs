@@ -223,11 +223,13 @@ fn is_pending(ledger: &Ledger<'_>, run: &RunOf, at: usize) -> bool {
                 pending |= *what == "a pending completion";
                 pending &= *what != "a dropped completion";
             }
+            // Written by another run of its that succeeded, it need not be written any more.
             What::Replied {
                 call,
-                reply: Some(Reply::Is(_)),
-            } => {
-                pending &= call.token != run.token || call.operation != Operation::Complete;
+                reply: Some(Reply::Is(written)),
+            } if call.operation == Operation::Complete => {
+                let its = (fact.pid, fact.event) == (Some(run.pid), Some(run.event));
+                pending &= !(its && (*written || call.token == run.token));
             }
             _ => {}
         }

@@ -109,11 +109,19 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
     }
 }
 
-/// Whether the store, when it was last asked, had the event under the run's token. Where another run
-/// of its process took over, the process knows at once.
+/// Whether no other token got hold of the event since this run's did. Where another run of its
+/// process took over, the process knows at once.
 fn holds(ledger: &Ledger<'_>, run: &RunOf, before: usize) -> bool {
-    let mut landed = ledger.landed(run.event).filter(|it| it.place < before);
-    let then = landed.next_back().map(|it| it.then);
-    run.token
-        .is_some_and(|token| then == Some(Held::Running(token)))
+    let Some(taken) = run
+        .token
+        .and_then(|token| ledger.acquisition(run.event, token, before))
+    else {
+        return false;
+    };
+    let mut since = ledger.landed(run.event);
+    let of_others = |held| match held {
+        Held::Running(token) | Held::Done(token) => Some(token) != run.token,
+        Held::Nothing | Held::Failed(_) => false,
+    };
+    !since.any(|it| taken.place < it.place && it.place < before && of_others(it.then))
 }
