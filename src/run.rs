@@ -77,7 +77,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 if over_limit {
                     guard.over_limit(key);
                 }
-                return guard.give_up(letter, lease, record).await;
+                return guard.give_up(letter, lease, record, ended).await;
             }
             None if over_limit => lease.overran().await,
             None => lease.release(Release::Failed { status }).await,
@@ -183,11 +183,17 @@ impl<St: LeaseStore> Guard<St> {
         mut letter: DeadLetter,
         lease: Lease<St>,
         record: Record,
+        ended: Ended<R, E>,
     ) -> Ended<R, E> {
         let attempts = letter.attempts;
         letter.status = record.status();
         self.dedup.settings().emit(&DedupEvent::GaveUp(letter));
-        lease.complete(record.given_up()).await;
+        let beat = lease.beat().cloned();
+        let written = lease.complete(record.given_up()).await;
+        if !written && beat.is_some_and(|beat| beat.is_lost()) {
+            // Another run has the event, and may yet fail: the sender must not hear of success.
+            return ended;
+        }
         Ended::GaveUp { attempts }
     }
 }

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use futures_util::future::{Either, select};
 use http::{Request, Response};
 use http_body_util::Full;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, Key, KeyBy, LeaseStore, MemoryStore,
@@ -53,6 +53,11 @@ fn letters(events: &Events) -> Vec<DeadLetter> {
 
 fn failed(events: &Events) -> usize {
     events.count(|event| matches!(event, DedupEvent::Failed { .. }))
+}
+
+/// Of the memory store, which answers at once.
+fn by() -> Instant {
+    Instant::now() + secs(1)
 }
 
 async fn record<St: LeaseStore>(layer: &WebhookDedupLayer<St>) -> Option<Record> {
@@ -305,6 +310,66 @@ async fn a_run_that_lost_its_lease_gives_nothing_up() {
     assert!(letters(&events).is_empty(), "another run decides");
     store.let_go(&e1(), other).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_hears_of_its_lost_lease_only_at_the_end_acknowledges_nothing() {
+    for overran in [false, true] {
+        let (store, events) = (Faulty::new(), Events::default());
+        let handler = Handler::first_then(secs(if overran { 60 } else { 1 }), 500, 200);
+        // Nothing is renewed meanwhile, so that nobody notices.
+        let layer = giving_up(store.clone(), 1)
+            .run_limit(secs(10))
+            .on_event(events.hook());
+        let service = layer.layer(handler.clone());
+        let first = send_later(&service, post("e1"));
+        handler.began(1).await;
+        assert!(store.inner.forget(&e1(), true, by()).await.unwrap());
+        let other = store.hold(&e1(), secs(3600)).await;
+        let status = if overran { 504 } else { 500 };
+        assert_eq!(first.await.unwrap().brief(), (status, "run"), "{overran}");
+        assert!(record(&layer).await.is_none(), "another run decides");
+        let lost = events.count(|event| matches!(event, DedupEvent::LeaseLost { .. }));
+        assert_eq!(lost, 1);
+        store.let_go(&e1(), other).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_standby_whose_last_run_lost_its_lease_goes_on() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let handler = Handler::new(|run: Run| async move {
+        sleep(secs(1)).await;
+        if run.n > 2 { 200 } else { 500 }
+    });
+    let layer = giving_up(store.clone(), 2).on_event(events.hook());
+    let service = layer.layer(handler.clone());
+    let first = send_later(&service, post("e1"));
+    handler.began(1).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+    assert_eq!(first.await.unwrap().brief(), (500, "run"));
+    handler.began(2).await;
+    assert!(store.inner.forget(&e1(), true, by()).await.unwrap());
+    let other = store.hold(&e1(), secs(60)).await;
+    handler.has_ended(2).await;
+    sleep(secs(1)).await;
+    store.let_go(&e1(), other).await;
+    handler.has_ended(3).await;
+    assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
+    assert!(!record(&layer).await.unwrap().is_given_up());
+    assert!(events.lost().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_ends_in_a_run_takes_the_count_with_it() {
+    let store = Faulty::new();
+    let service = giving_up(store.clone(), 2).layer(Handler::statuses([500]));
+    assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
+    store.hold(&e1(), secs(30)).await;
+    sleep(secs(31)).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "gave-up"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -328,6 +328,19 @@ fn of_a_later_version_what_fits_is_taken_and_the_rest_guessed() {
         panic!("not done");
     };
     assert_eq!((record.status(), record.body_hash()), (None, None));
+    // An answer that may have another form is given to nobody, and hides no event that is done.
+    let hash = BodyHash::of(b"target");
+    for answer in [
+        format!("request={hash} header:x-a=b body=gzip:x"),
+        "request=sha512:x header:=b body".to_owned(),
+        "header:x-a=%00 request=x".to_owned(),
+    ] {
+        let Entry::Done { record, .. } = read(&format!("done {TOKEN} 1 200 - {answer}")) else {
+            panic!("not done: {answer}");
+        };
+        assert_eq!(record.status(), Some(200));
+        assert!(record.answer().is_none(), "{answer}");
+    }
     let Entry::Failed { attempts, .. } = read(&format!("failed {TOKEN} 0 7")) else {
         panic!("not failed");
     };

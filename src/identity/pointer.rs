@@ -105,6 +105,11 @@ impl JsonPointer {
         text_of(self.find(body)?.ok_or(NoId::Absent)?)
     }
 
+    /// Whether nothing stands there, not even `null`.
+    pub(crate) fn leads_nowhere(&self, body: &[u8]) -> bool {
+        matches!(self.find(body), Ok(None))
+    }
+
     /// Finds the value that the pointer leads to.
     ///
     /// The whole document is walked and its structure checked. What is not on the path is skipped:

@@ -71,7 +71,11 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// by a panic (put a layer that catches it inside, to have it count), by a hang-up, by the end
     /// of the process. The store counts, for all processes, at no cost to runs that succeed; it
     /// remembers for a day after each failure, and a [`MemoryStore`](crate::MemoryStore) at its
-    /// capacity forgets failures first.
+    /// capacity forgets failures first. A lease that runs out, since its process was killed, takes
+    /// the count with it.
+    ///
+    /// The event is reported before it is recorded. Should that find the event held by another run,
+    /// [`DedupEvent::LeaseLost`](crate::DedupEvent::LeaseLost) follows, nothing ends, and the sender hears of the failure.
     ///
     /// Defaults to never.
     ///

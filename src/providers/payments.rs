@@ -1,7 +1,7 @@
 //! Senders that move money.
 
 use super::{DAY, HOUR};
-use crate::{EventId, MissingId, NoId, Preset};
+use crate::{EventId, JsonPointer, MissingId, Preset};
 
 /// [Stripe]: `/id` (`evt_…`) alone, kept 4 days.
 ///
@@ -93,9 +93,8 @@ pub fn adyen() -> Preset {
     const ITEM: &str = "/notificationItems/0/NotificationRequestItem";
     let field = |name| EventId::pointer(&format!("{ITEM}/{name}"));
     let event_id = field("eventCode").and(field("pspReference"));
-    let second = EventId::pointer("/notificationItems/1");
-    let event_id =
-        event_id.only_if(move |parts, data| second.read(parts, data) == Err(NoId::Absent));
+    let second = JsonPointer::checked("/notificationItems/1");
+    let event_id = event_id.only_if(move |_, data| second.leads_nowhere(data));
     Preset::named("adyen", event_id, 31 * DAY)
         .by_id()
         .missing_id(MissingId::Forward)
