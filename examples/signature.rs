@@ -2,8 +2,14 @@
 //! GitHub, and senders that follow Standard Webhooks.
 //!
 //! ```sh
-//! STRIPE_SECRET=whsec_… GITHUB_SECRET=… WEBHOOK_SECRET=whsec_… cargo run --release --example signature
+//! STRIPE_SECRET=whsec_… GITHUB_SECRET=key WEBHOOK_SECRET=whsec_… cargo run --release --example signature
+//!
+//! signature=$(printf '{"action":"opened"}' | openssl dgst -sha256 -hmac key -r | cut -d' ' -f1)
+//! curl -i localhost:3000/webhooks/github -d '{"action":"opened"}' -H 'x-github-delivery: 1' \
+//!     -H "x-hub-signature-256: sha256=$signature"
 //! ```
+//!
+//! `LISTEN` is the address.
 
 use std::{env, error::Error, time::Duration};
 
@@ -36,9 +42,9 @@ pub(crate) struct Secrets {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let secrets = Secrets {
-        stripe: env::var("STRIPE_SECRET")?,
-        github: env::var("GITHUB_SECRET")?,
-        standard_webhooks: env::var("WEBHOOK_SECRET")?,
+        stripe: secret("STRIPE_SECRET")?,
+        github: secret("GITHUB_SECRET")?,
+        standard_webhooks: secret("WEBHOOK_SECRET")?,
     };
     let address = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
@@ -52,6 +58,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let limit = Duration::from_secs(20);
     join_all(drains.iter().map(|drain| drain.drain(limit))).await;
     Ok(())
+}
+
+fn secret(name: &str) -> Result<String, String> {
+    env::var(name).map_err(|why| format!("{name}: {why}"))
 }
 
 /// sender → limit → signature → dedup → handler

@@ -145,8 +145,16 @@ mod shadow;
 pub mod store;
 
 #[cfg(feature = "test-util")]
+#[doc(inline)]
 pub use self::store::contract;
+#[doc(inline)]
+pub use self::store::{
+    Acquire, BoxStore, BoxStoreError, Cached, Entry, Fallback, FallbackError, LeaseStore,
+    MemoryStore, MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release, StoreError,
+    StoreErrorKind, StoredAnswer, Switch, Token,
+};
 #[cfg(feature = "redis")]
+#[doc(inline)]
 pub use self::store::{Finding, RedisStore, RedisStoreBuilder, RedisStoreError};
 pub use self::{
     body::{RequestBody, ResponseBody},
@@ -162,11 +170,6 @@ pub use self::{
     },
     preset::Preset,
     service::WebhookDedup,
-    store::{
-        Acquire, BoxStore, BoxStoreError, Cached, Entry, Fallback, FallbackError, LeaseStore,
-        MemoryStore, MemoryStoreError, ParseEntryError, ParseTokenError, Record, Release,
-        StoreError, StoreErrorKind, StoredAnswer, Switch, Token,
-    },
 };
 
 /// The code in the README compiles.

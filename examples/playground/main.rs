@@ -9,6 +9,14 @@
 //! curl -i localhost:3000/webhooks/demo -d '{"id":"evt_4"}' -H 'x-demo-panic: 1'
 //! curl localhost:3000/runs
 //! ```
+//!
+//! With `--provider` it takes what a sender sends, of which there is an example in `tests/fixtures/providers`:
+//!
+//! ```sh
+//! cargo run --release --example playground -- --provider stripe
+//! curl -i localhost:3000/webhooks/demo --data-binary @tests/fixtures/providers/stripe.json
+//! curl -i localhost:3000/webhooks/demo --data-binary @tests/fixtures/providers/stripe_retry.json   # duplicate
+//! ```
 
 mod app;
 mod options;
@@ -43,7 +51,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let dedup = options.layer(options.store()?);
     let drain = dedup.drain_handle();
-    let listener = TcpListener::bind(&options.listen).await?;
+    let listener = TcpListener::bind(&options.listen).await;
+    let listener = listener.map_err(|why| format!("cannot listen on {}: {why}", options.listen))?;
     let address = listener.local_addr()?;
 
     let (stop, stopped) = oneshot::channel::<()>();

@@ -26,7 +26,7 @@ RUST_LOG=debug tells what the layer does.";
 
 /// A server to poke at with curl.
 #[derive(Clone, Debug, Parser)]
-#[command(after_help = HELP)]
+#[command(name = "playground", after_help = HELP)]
 pub(crate) struct Options {
     /// Where to listen.
     #[arg(long, default_value = "127.0.0.1:3000")]
@@ -117,7 +117,7 @@ impl Options {
         let lease = self.lease.unwrap_or(Duration::from_secs(30));
         let store_timeout = self.store_timeout.unwrap_or(Duration::from_millis(300));
         if lease < 4 * store_timeout {
-            let why = "the lease must be at least four times the store timeout\n";
+            let why = "the lease must be at least four times the store timeout";
             Self::command()
                 .error(ErrorKind::ValueValidation, why)
                 .exit();

@@ -164,7 +164,11 @@ impl fmt::Display for Report {
             (
                 "  duplicates",
                 self.duplicates,
-                "200, as the event was completed before",
+                if self.layer {
+                    "200, as the event was completed before"
+                } else {
+                    "200, as the key is taken"
+                },
             ),
             (
                 "  stood by",
@@ -216,7 +220,9 @@ impl fmt::Display for Report {
         }
         writeln!(f, "\n{:<14}{:>10}{:>12}", "answered in", "p50", "p99")?;
         writeln!(f, "  first       {}", self.first)?;
-        writeln!(f, "  duplicate   {}", self.duplicate)?;
+        if self.duplicates > 0 {
+            writeln!(f, "  duplicate   {}", self.duplicate)?;
+        }
         match &self.fleet {
             Some(fleet) => write!(f, "\n{fleet}"),
             None => Ok(()),

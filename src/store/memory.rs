@@ -1,17 +1,18 @@
 //! A store in this process's own memory.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::RandomState},
+    collections::{BTreeMap, HashMap},
     error::Error,
     fmt,
-    hash::BuildHasher,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::{Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token};
+use super::{
+    Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token, shards::Shards,
+};
 use crate::Key;
 
 /// A [`LeaseStore`] in the memory of this one process: no other process sees it, and a restart
@@ -28,21 +29,12 @@ use crate::Key;
 /// Clones share their entries.
 #[derive(Clone)]
 pub struct MemoryStore {
-    shared: Arc<Shared>,
-}
-
-struct Shared {
-    /// Many small maps: one big one under one lock holds everybody up while it grows.
-    shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
+    shards: Arc<Shards<Shard>>,
 }
 
 impl MemoryStore {
     /// How many entries [`new`](Self::new) makes room for: 100 000, some 40 MB.
     pub const DEFAULT_CAPACITY: usize = 100_000;
-
-    const MOST_SHARDS: usize = 64;
-    const SMALLEST_SHARD: usize = 1024;
 
     /// An empty store with room for [`DEFAULT_CAPACITY`](Self::DEFAULT_CAPACITY) entries.
     #[must_use]
@@ -64,25 +56,16 @@ impl MemoryStore {
             capacity > 0,
             "a memory store needs room for at least one entry"
         );
-        let shards = (capacity / Self::SMALLEST_SHARD).clamp(1, Self::MOST_SHARDS);
-        let shard = || Mutex::new(Shard::new(capacity / shards));
-        let shards = std::iter::repeat_with(shard).take(shards).collect();
+        let shards = Shards::new(capacity, |shards| Shard::new(capacity / shards));
         Self {
-            shared: Arc::new(Shared {
-                shards,
-                hasher: RandomState::new(),
-            }),
+            shards: Arc::new(shards),
         }
     }
 
     /// How many entries there are, those whose time is over but which are not yet removed included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared
-            .shards
-            .iter()
-            .map(|shard| lock(shard).slots.len())
-            .sum()
+        self.shards.all().map(|shard| shard.slots.len()).sum()
     }
 
     /// Whether there are none.
@@ -93,14 +76,7 @@ impl MemoryStore {
 
     /// The shard of the key, rid of what is over.
     fn shard(&self, key: &Key, now: Instant) -> MutexGuard<'_, Shard> {
-        let shards = &self.shared.shards;
-        // The remainder is below the number of shards, so it fits.
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "below the number of shards"
-        )]
-        let n = (self.shared.hasher.hash_one(key) % shards.len() as u64) as usize;
-        let mut shard = lock(&shards[n]);
+        let mut shard = self.shards.of(key);
         shard.expire(key, now);
         shard
     }
@@ -110,11 +86,6 @@ impl MemoryStore {
 pub(super) fn after(now: Instant, time: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
     now.checked_add(time).unwrap_or_else(|| now + CENTURY)
-}
-
-/// No code that can panic runs under the lock, so a poisoned one is as good as any.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Default for MemoryStore {

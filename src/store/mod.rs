@@ -10,6 +10,7 @@ mod memory;
 mod record;
 #[cfg(feature = "redis")]
 mod redis;
+mod shards;
 mod token;
 
 use std::{

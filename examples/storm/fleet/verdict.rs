@@ -90,13 +90,15 @@ impl<'a> Judge<'a> {
     }
 
     /// Why the event could be completed more than once: there is a reason between each completion
-    /// and the next.
+    /// and the next, told once where it is the same.
     pub(super) fn excuse_doubled(&self, sent: &Sent) -> Option<String> {
         let history = self.ledger.history(&sent.id);
         let completions = completions(&history);
         let pairs = completions.windows(2);
         let reasons = pairs.map(|pair| self.between(&sent.id, &pair[0], pair[1].began));
-        Some(reasons.collect::<Option<Vec<_>>>()?.join("; "))
+        let mut reasons = reasons.collect::<Option<Vec<_>>>()?;
+        reasons.dedup();
+        Some(reasons.join("; "))
     }
 
     /// Why the next run could begin although this one was under way or completed.

@@ -1,27 +1,18 @@
 //! Which events are done, as far as this process remembers.
 
-use std::{
-    collections::{BTreeMap, HashMap, hash_map::RandomState},
-    hash::BuildHasher,
-    iter,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::collections::{BTreeMap, HashMap};
 
 use tokio::time::Instant;
 
 use super::Record;
-use crate::Key;
+use crate::{Key, store::shards::Shards};
 
 /// What an entry takes next to its key and its record: its places in the map and in the order.
 const OVERHEAD: usize = 300;
 
-const MOST_SHARDS: usize = 64;
-const SMALLEST_SHARD: usize = 1024;
-
-/// Bounded in number and in bytes. Many small maps, so that none holds everybody up while it grows.
+/// Bounded in number and in bytes.
 pub(super) struct Remembered {
-    shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
+    shards: Shards<Shard>,
     limits: (usize, usize),
 }
 
@@ -52,11 +43,9 @@ struct Slot {
 
 impl Remembered {
     pub(super) fn new(entries: usize, bytes: usize) -> Self {
-        let shards = (entries / SMALLEST_SHARD).clamp(1, MOST_SHARDS);
-        let shard = || Mutex::new(Shard::new(entries / shards, bytes / shards));
+        let shard = |shards| Shard::new(entries / shards, bytes / shards);
         Self {
-            shards: iter::repeat_with(shard).take(shards).collect(),
-            hasher: RandomState::new(),
+            shards: Shards::new(entries, shard),
             limits: (entries, bytes),
         }
     }
@@ -67,18 +56,12 @@ impl Remembered {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.iter().map(|it| lock(it).slots.len()).sum()
-    }
-
-    fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits will do")]
-        let n = self.hasher.hash_one(key) as usize % self.shards.len();
-        lock(&self.shards[n])
+        self.shards.all().map(|shard| shard.slots.len()).sum()
     }
 
     /// How the event was completed, if that is remembered.
     pub(super) fn look(&self, key: &Key, now: Instant) -> Result<Record, Seen> {
-        let shard = self.shard(key);
+        let shard = self.shards.of(key);
         match shard.slots.get(key) {
             Some(slot) if slot.place.0 > now => Ok(slot.record.clone()),
             _ => Err(Seen(shard.forgotten)),
@@ -87,12 +70,12 @@ impl Remembered {
 
     /// What was forgotten until now.
     pub(super) fn seen(&self, key: &Key) -> Seen {
-        Seen(self.shard(key).forgotten)
+        Seen(self.shards.of(key).forgotten)
     }
 
     /// Remembers the event, unless it may have been forgotten since.
     pub(super) fn put(&self, key: &Key, record: &Record, until: Instant, seen: Seen) {
-        let mut shard = self.shard(key);
+        let mut shard = self.shards.of(key);
         if seen == Seen(shard.forgotten) {
             shard.put(key, record, until);
         }
@@ -101,7 +84,7 @@ impl Remembered {
     /// Forgets the event now, and once more when what is returned is dropped: the store may have
     /// been asked before it forgot, and answered.
     pub(super) fn forget<'a>(&'a self, key: &'a Key) -> Forgetting<'a> {
-        self.shard(key).forget(key);
+        self.shards.of(key).forget(key);
         Forgetting(self, key)
     }
 }
@@ -111,13 +94,8 @@ pub(super) struct Forgetting<'a>(&'a Remembered, &'a Key);
 
 impl Drop for Forgetting<'_> {
     fn drop(&mut self) {
-        self.0.shard(self.1).forget(self.1);
+        self.0.shards.of(self.1).forget(self.1);
     }
-}
-
-/// No code that can panic runs under the lock, so a poisoned one is as good as any.
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn size(key: &Key, record: &Record) -> usize {
