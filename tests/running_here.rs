@@ -236,6 +236,29 @@ async fn an_event_whose_lease_ran_out_here_runs_again_here() {
     }
 }
 
+/// The store forgets an acquire whose reply is on its way, and gives the event to the next one.
+#[tokio::test(start_paused = true)]
+async fn a_late_reply_does_not_begin_a_second_run_here() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Acquire, 1) => Fault::DelayAfter(millis(200)),
+        _ => Fault::None,
+    });
+    let handler = Handler::first_then(secs(10), 200, 201);
+    let service = layer(store.clone()).layer(handler.clone());
+    let late = send_later(&service, post("e1"));
+    store.called(Operation::Acquire, 1).await;
+    sleep(millis(100)).await;
+    let by = Instant::now() + secs(1);
+    assert!(store.inner.forget(&e1(), true, by).await.unwrap());
+
+    let second = send_later(&service, post("e1"));
+    handler.began(1).await;
+    assert_eq!(late.await.unwrap().brief(), (200, "standby"));
+    assert_eq!(second.await.unwrap().brief(), (200, "run"));
+    assert_eq!(handler.ended(), 1);
+    assert!(matches!(store.entry(&e1()).await, Some(Entry::Done { .. })));
+}
+
 /// The late end of a run whose lease was lost leaves the next one alone.
 #[tokio::test(start_paused = true)]
 async fn a_late_end_here_does_not_end_what_is_known_of_the_next_run() {

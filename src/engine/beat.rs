@@ -21,6 +21,8 @@ pub(crate) struct Beat {
     pub(super) key: Key,
     pub(super) token: Token,
     pub(super) settings: Arc<Settings>,
+    /// When the acquire was sent.
+    pub(super) sent: Instant,
     /// No renewal after this.
     pub(super) until: Instant,
     times: Mutex<Times>,
@@ -61,6 +63,7 @@ impl Beat {
             // From now, as the run itself: a reply that was heard late must not cost it renewals.
             until: Instant::now() + settings.run_limit,
             settings,
+            sent,
             times: Mutex::new(times),
             renewing: AtomicBool::new(false),
             open: AtomicUsize::new(0),
@@ -149,6 +152,12 @@ impl Beat {
 
     pub(super) fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`is_lost`](Self::is_lost) and [`is_live`](Self::is_live) have it, reporting nothing: for
+    /// callers that hold a lock.
+    pub(super) fn seems_held(&self) -> bool {
+        self.is_live() && Instant::now() < self.times().deadline
     }
 
     /// Whether anybody still cares for it to be renewed.

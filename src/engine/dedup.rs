@@ -13,7 +13,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{
     Begun, Error, Lease, Limits, OnEvent, Ran, RunError, Settings, Shared, Tracker,
-    call::retry_after, checked, drain::DrainHandle,
+    call::retry_after, checked, drain::DrainHandle, heartbeat::Superseded,
 };
 use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, Token};
 
@@ -305,8 +305,13 @@ impl<St: LeaseStore> Dedup<St> {
                     key: key.clone(),
                     attempt,
                 });
-                lease.keep().await;
-                Begun::Acquired(lease)
+                match lease.keep().await {
+                    Ok(()) => Begun::Acquired(lease),
+                    // Another run goes on here; what this token holds, or will, is released.
+                    Err(Superseded) => Begun::InFlight {
+                        retry_after: retry_after(self.settings.lease),
+                    },
+                }
             }
             Ok(Acquire::Done(record)) => Begun::Done(record),
             Ok(Acquire::InFlight { at_most, .. }) => Begun::InFlight {

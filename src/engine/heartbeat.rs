@@ -33,6 +33,9 @@ pub(super) struct Heartbeat {
     task: Arc<Task>,
 }
 
+/// A lease that was acquired later holds the event in this process.
+pub(super) struct Superseded;
+
 type Shard = HashMap<Key, Arc<Beat>>;
 
 /// What the task and its layer share. The task must not keep the layer alive.
@@ -94,10 +97,19 @@ impl Drop for Heartbeat {
 
 impl<St: LeaseStore> Dedup<St> {
     /// Has the lease renewed from now on. `true`: the task was woken for it.
-    pub(super) fn register(&self, beat: Arc<Beat>) -> bool {
+    pub(super) fn register(&self, beat: Arc<Beat>) -> Result<bool, Superseded> {
         let heartbeat = &self.shared.heartbeat;
         let due = beat.times().due;
-        let before = heartbeat.shard(&beat.key).insert(beat.key.clone(), beat);
+        let before = {
+            let mut shard = heartbeat.shard(&beat.key);
+            // The reply was heard after that of a later acquire: the store lost its memory in
+            // between.
+            let held = shard.get(&beat.key);
+            if held.is_some_and(|held| held.sent > beat.sent && held.seems_held()) {
+                return Err(Superseded);
+            }
+            shard.insert(beat.key.clone(), beat)
+        };
         // The store gave the event to another token, so this one does not hold it any more.
         if let Some(before) = before.filter(|before| before.is_live()) {
             before.lose();
@@ -108,16 +120,16 @@ impl<St: LeaseStore> Dedup<St> {
             let mut state = task.state();
             // A task that is asleep until an earlier moment finds the lease by then.
             if state.running && state.next.is_some_and(|next| next <= due) {
-                return false;
+                return Ok(false);
             }
             std::mem::replace(&mut state.running, true)
         };
         if running {
             task.wake.notify_one();
-            return true;
+            return Ok(true);
         }
         let beating = beat_on(Arc::downgrade(&self.shared), Running(task.clone()));
-        self.tracker().spawn_daemon(beating)
+        Ok(self.tracker().spawn_daemon(beating))
     }
 
     /// No renewals from now on. `true`: one may still land.

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use tokio::time::Instant;
 
-use super::{Beat, Dedup};
+use super::{Beat, Dedup, heartbeat::Superseded};
 use crate::{DedupEvent, Key, LeaseStore, Record, Release, Token};
 
 /// The right to run one event, renewed in the background until it ends, or until the run limit.
@@ -77,13 +77,14 @@ impl<St: LeaseStore> Lease<St> {
     }
 
     /// Has the lease renewed from now on.
-    pub(super) async fn keep(&self) {
-        if self.dedup.register(self.beat.clone()) {
+    pub(super) async fn keep(&self) -> Result<(), Superseded> {
+        if self.dedup.register(self.beat.clone())? {
             // The heartbeat was woken on this thread and sits in a slot that no other thread
             // takes from. A handler that now blocks the thread would hold it up, so let it go
             // first.
             tokio::task::yield_now().await;
         }
+        Ok(())
     }
 
     /// The event.
