@@ -31,6 +31,9 @@ pub enum LostReason {
     Drained,
     /// The runtime ended under the standby.
     Dropped,
+    /// Its event was [given up](crate::WebhookDedupLayer::give_up_after), and is reported with
+    /// another body: so this one was never handled, nor reported.
+    GivenUp,
 }
 
 impl fmt::Display for LostReason {
@@ -39,6 +42,7 @@ impl fmt::Display for LostReason {
             Self::TooOld => "too old",
             Self::Drained => "drained",
             Self::Dropped => "dropped",
+            Self::GivenUp => "given up",
         })
     }
 }

@@ -15,7 +15,7 @@ use crate::{
     buffered::Buffered,
     call::Call,
     delivery::Identity,
-    engine::Candidate,
+    engine::{Candidate, End},
     guard::Guard,
     inner::{Inner, InnerAnswer, InnerEnded, oneshot},
     replay,
@@ -43,6 +43,15 @@ impl<R: Body, E> Ended<R, E> {
             Self::Answered { completed, .. } => *completed,
             Self::OverLimit => false,
             Self::GaveUp { .. } => true,
+        }
+    }
+
+    /// How the event ended, by a run of this body.
+    const fn end(&self, body: BodyHash) -> Option<End> {
+        match self {
+            Self::GaveUp { .. } => Some(End::GivenUp(Some(body))),
+            _ if self.is_final() => Some(End::Completed),
+            _ => None,
         }
     }
 }
@@ -125,8 +134,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 };
                 let (request, identity) = (request.clone(), identity.clone());
                 let call = Call::new(&guard, &request, identity, Some(&lease), None);
-                let call = Arc::new(call);
-                Box::pin(async move { flow.run(request, call, Some(lease)).await.is_final() })
+                let (hash, call) = (call.body_hash, Arc::new(call));
+                Box::pin(async move { flow.run(request, call, Some(lease)).await.end(hash) })
             }),
         }
     }

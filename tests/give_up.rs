@@ -17,12 +17,12 @@ use http_body_util::Full;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, Key, KeyBy, LeaseStore, MemoryStore,
-    OnDisconnect, Operation, Outcome, Record, RequestBody, StoreErrorKind, StoreFailure,
-    WebhookDedup, WebhookDedupLayer,
+    BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, Key, KeyBy, LeaseStore, LostReason,
+    MemoryStore, OnDisconnect, Operation, Outcome, Record, RequestBody, StoreErrorKind,
+    StoreFailure, WebhookDedup, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
+use http_support::{Events, Handler, Run, c0, millis, post, post_body, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -359,6 +359,49 @@ async fn a_standby_whose_last_run_lost_its_lease_goes_on() {
     assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
     assert!(!record(&layer).await.unwrap().is_given_up());
     assert!(events.lost().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stood_by_with_another_body_is_reported_beside_the_one_that_was_given_up() {
+    const FORGED: &str = r#"{"id":"e1","forged":true}"#;
+    // By a run of the standby, by that of another, and at the end of a drain.
+    for (runs, drains) in [(2, false), (1, false), (1, true)] {
+        let events = Events::default();
+        let handler = Handler::first_then(secs(10), 500, 500);
+        let store = Faulty::new();
+        let layer = giving_up(store.clone(), runs).on_event(events.hook());
+        let service = layer.layer(handler.clone());
+        let first = send_later(&service, post_body(FORGED));
+        handler.began(1).await;
+        for body in [r#"{"id":"e1"}"#, FORGED] {
+            let answer = send(&service, post_body(body)).await;
+            assert_eq!(answer.brief(), (200, "standby"));
+        }
+        if drains {
+            // The standby does not hear of it before it is ended.
+            let down = Fault::Before(StoreErrorKind::Unreachable);
+            store.plan(move |call| match call.operation {
+                Operation::Acquire => down,
+                _ => Fault::None,
+            });
+            let drained = layer.drain_handle().drain(secs(60)).await;
+            assert_eq!(drained.lost().len(), 1);
+        }
+        first.await.unwrap();
+        assert!(layer.drain_handle().drain(secs(600)).await.is_complete());
+        let letters = letters(&events);
+        assert_eq!(letters.len(), 1);
+        let lost = events.lost();
+        assert!(
+            lost.len() == 1 && lost[0].reason == LostReason::GivenUp,
+            "{lost:?}"
+        );
+        assert!(lost[0].others.is_empty());
+        // Each acknowledged body is in one of the reports, whichever ran last.
+        let mut bodies = [letters[0].request.body(), lost[0].request.body()];
+        bodies.sort();
+        assert_eq!(bodies, [r#"{"id":"e1","forged":true}"#, r#"{"id":"e1"}"#]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

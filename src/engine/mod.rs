@@ -33,7 +33,7 @@ pub(crate) use self::{
     beat::Beat,
     dedup::Claim,
     settings::{OnEvent, Settings, checked},
-    standby::{Candidate, NotStoodBy},
+    standby::{Candidate, End, NotStoodBy},
     tracker::Tracker,
     wait::Waited,
 };

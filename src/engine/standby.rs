@@ -17,7 +17,7 @@ use tokio::{
 };
 
 use super::{Dedup, Lease, tracker::Booked, watch::Watch};
-use crate::{DedupEvent, Entry, Key, LeaseStore, Lost, LostReason};
+use crate::{BodyHash, DedupEvent, Entry, Key, LeaseStore, Lost, LostReason, Record};
 
 /// How many different requests of one event are kept: an unverified forgery must not take the only
 /// place.
@@ -57,11 +57,30 @@ pub(crate) struct Candidate<St: LeaseStore> {
     pub(crate) dedup: Dedup<St>,
     /// As it is reported, should it be lost.
     pub(crate) request: Arc<Request<Bytes>>,
-    /// Runs it under this lease, and ends the lease. `true`: it is completed.
+    /// Runs it under this lease, and ends the lease.
     pub(crate) run: Box<dyn Fn(Lease<St>) -> Run + Send + Sync>,
 }
 
-type Run = Pin<Box<dyn Future<Output = bool> + Send>>;
+/// `None`: the event has to run again.
+type Run = Pin<Box<dyn Future<Output = Option<End>> + Send>>;
+
+/// How an event came to its end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum End {
+    Completed,
+    /// It failed too often, the last time with this body, which was reported.
+    GivenUp(Option<BodyHash>),
+}
+
+impl End {
+    pub(super) fn of(record: &Record) -> Self {
+        if record.is_given_up() {
+            Self::GivenUp(record.body_hash())
+        } else {
+            Self::Completed
+        }
+    }
+}
 
 /// Why no promise was made.
 #[derive(Clone, Copy, Debug)]
@@ -158,9 +177,18 @@ impl<St: LeaseStore> Standby<St> {
         Some((next.n, next.candidate.clone()))
     }
 
-    /// The event was brought to its end.
-    pub(super) fn keep(mut self) {
+    /// The event was brought to its end. What else was acknowledged than what was given up is
+    /// reported, too: one of both may be a forgery.
+    pub(super) fn keep(mut self, end: End) -> Option<Lost> {
         self.open = false;
+        let End::GivenUp(reported) = end else {
+            return None;
+        };
+        self.requests.retain(|kept| {
+            let body = kept.candidate.request.body();
+            reported != Some(BodyHash::of(body))
+        });
+        self.lose(LostReason::GivenUp)
     }
 
     /// The promise cannot be kept. It is reported to all who made it.
@@ -259,9 +287,11 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// One last look, before an event is reported as lost: it may have been completed since, or
     /// its completion be on its way.
-    pub(super) async fn is_done(&self, key: &Key) -> bool {
-        let entry = self.call_inspect(key).await;
-        matches!(entry, Ok(Some(Entry::Done { .. }))) || self.pending_completion(key).is_some()
+    pub(super) async fn end(&self, key: &Key) -> Option<End> {
+        match self.call_inspect(key).await {
+            Ok(Some(Entry::Done { record, .. })) => Some(End::of(&record)),
+            _ => self.pending_completion(key).as_ref().map(End::of),
+        }
     }
 
     /// Ends all standbys, and reports those whose events are not done after all.
@@ -272,11 +302,10 @@ impl<St: LeaseStore> Dedup<St> {
             // Its task answers when it, and a run of its own, are gone.
             let gone = standby.ended.notified();
             _ = timeout(self.settings.store_timeout(), gone).await;
-            if self.is_done(&key).await {
-                standby.keep();
-                return None;
+            match self.end(&key).await {
+                Some(end) => standby.keep(end),
+                None => standby.lose(reason),
             }
-            standby.lose(reason)
         });
         let lost = lost.buffer_unordered(AT_ONCE);
         lost.filter_map(|lost| async { lost }).collect().await

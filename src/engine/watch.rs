@@ -11,7 +11,11 @@ use tokio::{
     time::{timeout, timeout_at},
 };
 
-use super::{Begun, Candidate, Dedup, Lease, pace::Pace, standby::Standby};
+use super::{
+    Begun, Candidate, Dedup, Lease,
+    pace::Pace,
+    standby::{End, Standby},
+};
 use crate::{Key, LeaseStore, LostReason};
 
 /// The pauses after a run of its own that failed, and the shortest one while another holds the
@@ -37,22 +41,25 @@ impl<St: LeaseStore> Watch<St> {
         loop {
             // Once more, where the promise was made once more just then.
             match self.complete_in_time().await {
-                Some(true) => return self.end(|_| true).map_or((), Standby::keep),
-                Some(false) => return,
+                Some(Some(end)) => {
+                    _ = self.end(|_| true).map(|standby| standby.keep(end));
+                    return;
+                }
+                Some(None) => return,
                 None => {}
             }
-            let done = self.dedup.is_done(&self.key).await;
-            match self.end(Standby::is_over) {
-                Some(standby) if done => standby.keep(),
-                Some(mut standby) => _ = standby.lose(LostReason::TooOld),
-                None => {}
+            let end = self.dedup.end(&self.key).await;
+            match (self.end(Standby::is_over), end) {
+                (Some(standby), Some(end)) => _ = standby.keep(end),
+                (Some(mut standby), None) => _ = standby.lose(LostReason::TooOld),
+                (None, _) => {}
             }
         }
     }
 
-    /// Whether the event was completed before the standby was ended; `None` if its age is over
+    /// How the event ended, if that was before the standby was ended; `None` if its age is over
     /// first. A run of its own is dropped then, its lease released, or its completion on its way.
-    async fn complete_in_time(&self) -> Option<bool> {
+    async fn complete_in_time(&self) -> Option<Option<End>> {
         // Looked at last and dropped last: whoever ends the standby and is told so finds the run
         // gone. In place before the first step of a run.
         let mut ended = pin!(self.ended.notified());
@@ -61,19 +68,19 @@ impl<St: LeaseStore> Watch<St> {
         let mut over = select(completed, ended);
         loop {
             let Some(until) = self.with(Standby::until) else {
-                return Some(false);
+                return Some(None);
             };
             match timeout_at(until, &mut over).await {
-                Ok(Either::Left(_)) => return Some(true),
-                Ok(Either::Right(_)) => return Some(false),
+                Ok(Either::Left((end, _))) => return Some(end),
+                Ok(Either::Right(_)) => return Some(None),
                 Err(_) if self.with(Standby::is_over) == Some(true) => return None,
                 Err(_) => {}
             }
         }
     }
 
-    /// Tries until the event is completed, by anybody.
-    async fn complete(&self) {
+    /// Tries until the event is completed, or given up, by anybody; `None` once the standby is gone.
+    async fn complete(&self) -> Option<End> {
         let settings = &self.dedup.settings;
         let longest = (settings.lease / 2)
             .min(settings.retention() / 3)
@@ -89,13 +96,14 @@ impl<St: LeaseStore> Watch<St> {
                 held.restart();
             }
             let next = self.with(|standby| standby.next(&mut tried)).flatten();
-            let Some((n, candidate)) = next else { return };
+            let (n, candidate) = next?;
             pause = match candidate.dedup.acquire(&self.key).await {
-                Ok(Begun::Done(_)) => return,
+                Ok(Begun::Done(record)) => return Some(End::of(&record)),
                 Ok(Begun::Acquired(lease)) => {
                     tried.push(n);
-                    if run(&candidate, lease).await {
-                        return;
+                    let end = run(&candidate, lease).await;
+                    if end.is_some() {
+                        return end;
                     }
                     held.restart();
                     failed.pause()
@@ -148,7 +156,7 @@ impl<St: LeaseStore> Drop for Watch<St> {
 }
 
 /// A panic ends the run, not the promise; its lease has been dropped, and so is released.
-async fn run<St: LeaseStore>(candidate: &Candidate<St>, lease: Lease<St>) -> bool {
+async fn run<St: LeaseStore>(candidate: &Candidate<St>, lease: Lease<St>) -> Option<End> {
     let run = async { (candidate.run)(lease).await };
-    AssertUnwindSafe(run).catch_unwind().await.unwrap_or(false)
+    AssertUnwindSafe(run).catch_unwind().await.ok().flatten()
 }

@@ -75,7 +75,11 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// the count with it.
     ///
     /// The event is reported before it is recorded. Should that find the event held by another run,
-    /// [`DedupEvent::LeaseLost`](crate::DedupEvent::LeaseLost) follows, nothing ends, and the sender hears of the failure.
+    /// [`DedupEvent::LeaseLost`](crate::DedupEvent::LeaseLost) follows, nothing ends, and the sender
+    /// hears of the failure. What stood by with another body is [`Lost`](crate::DedupEvent::Lost).
+    ///
+    /// Verify signatures outside of this layer. Where the handler refuses forged requests, and the id
+    /// [alone](crate::KeyBy::Id) makes the key, a few of them with the id of an event end it.
     ///
     /// Defaults to never.
     ///
