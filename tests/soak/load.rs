@@ -38,7 +38,7 @@ const TRIES: usize = 4;
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Longer than the server takes for anything; a hang-up is after `SHORT`.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);
 
 /// Answers without which the load was not what it should be.
