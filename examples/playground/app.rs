@@ -1,7 +1,7 @@
 //! The routes: a handler that does as it is told, and what it did so far.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, VecDeque},
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -18,15 +18,16 @@ use tower_webhook_dedup::{BoxStore, Delivery, WebhookDedupLayer};
 
 use super::orders::Orders;
 
-/// The routes, with the layer around the one that needs it.
-pub(crate) fn app(dedup: WebhookDedupLayer<BoxStore>) -> Router {
+/// The routes, with the layer around the one that needs it. `/runs` tells of that many events.
+pub(crate) fn app(dedup: WebhookDedupLayer<BoxStore>, keep_runs: usize) -> Router {
     Router::new()
         .route("/webhooks/demo", any(demo).layer(dedup))
         .route("/runs", get(runs))
+        .route("/stats", get(stats))
         .route("/healthz", get(|| async { "ok\n" }))
         // Axum's own limit is off, so that the layer's is the one that answers.
         .layer(DefaultBodyLimit::disable())
-        .with_state(Runs::default())
+        .with_state(Runs::new(keep_runs))
 }
 
 /// Sleeps, panics and answers as the headers tell.
@@ -62,9 +63,24 @@ async fn runs(State(runs): State<Runs>) -> Json<Value> {
     Json(runs.to_json())
 }
 
-/// What the handler did, by event id.
-#[derive(Clone, Default)]
-struct Runs(Arc<Mutex<BTreeMap<String, Run>>>);
+/// What a soak watches, and `/proc` does not tell.
+async fn stats() -> Json<Value> {
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    Json(json!({ "tasks": tasks }))
+}
+
+/// What the handler did with the latest events.
+#[derive(Clone)]
+struct Runs(Arc<Mutex<Latest>>);
+
+struct Latest {
+    by_id: BTreeMap<String, Run>,
+    /// The oldest first.
+    ids: VecDeque<String>,
+    keep: usize,
+}
 
 #[derive(Default)]
 struct Run {
@@ -75,6 +91,14 @@ struct Run {
 }
 
 impl Runs {
+    fn new(keep: usize) -> Self {
+        Self(Arc::new(Mutex::new(Latest {
+            by_id: BTreeMap::new(),
+            ids: VecDeque::new(),
+            keep,
+        })))
+    }
+
     fn started(&self, event_id: &str, body: &[u8]) {
         self.update(event_id, |run| {
             run.started += 1;
@@ -88,7 +112,15 @@ impl Runs {
 
     fn update(&self, event_id: &str, update: impl FnOnce(&mut Run)) {
         let mut runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        update(runs.entry(event_id.to_owned()).or_default());
+        if !runs.by_id.contains_key(event_id) {
+            runs.ids.push_back(event_id.to_owned());
+            if runs.ids.len() > runs.keep
+                && let Some(oldest) = runs.ids.pop_front()
+            {
+                runs.by_id.remove(&oldest);
+            }
+        }
+        update(runs.by_id.entry(event_id.to_owned()).or_default());
     }
 
     fn to_json(&self) -> Value {
@@ -101,6 +133,6 @@ impl Runs {
             });
             (id.clone(), run)
         };
-        runs.iter().map(run).collect()
+        runs.by_id.iter().map(run).collect()
     }
 }

@@ -56,9 +56,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = listener.local_addr()?;
 
     let (stop, stopped) = oneshot::channel::<()>();
-    let server = axum::serve(listener, app::app(dedup)).with_graceful_shutdown(async {
-        _ = stopped.await;
-    });
+    let server = axum::serve(listener, app::app(dedup, options.keep_runs.get()))
+        .with_graceful_shutdown(async {
+            _ = stopped.await;
+        });
     let server = tokio::spawn(server.into_future());
     let signal = told_to_stop()?;
     println!("listening on {address}");

@@ -1,6 +1,6 @@
 //! The flags, and the layer that they describe.
 
-use std::{error::Error, time::Duration};
+use std::{error::Error, num::NonZeroUsize, time::Duration};
 
 use clap::{
     CommandFactory, Parser,
@@ -21,7 +21,8 @@ The handler is at /webhooks/demo, and does what the request's headers tell it:
   curl -i localhost:3000/webhooks/demo -d '{\"id\":\"evt_4\"}' -H 'x-demo-panic: 1'
 
 With --provider stripe, or another, the layer takes what that sender sends.
-What it did is at /runs, and /healthz answers while the server runs.
+What it did is at /runs, how many tasks there are at /stats, and /healthz answers while the server
+runs.
 RUST_LOG=debug tells what the layer does.";
 
 /// A server to poke at with curl.
@@ -109,6 +110,10 @@ pub(crate) struct Options {
     /// How long one call to the store may take [default: 300ms].
     #[arg(long, value_parser = duration)]
     store_timeout: Option<Duration>,
+
+    /// Of how many events /runs tells; older ones are forgotten.
+    #[arg(long, value_name = "EVENTS", default_value = "100000")]
+    pub(crate) keep_runs: NonZeroUsize,
 }
 
 impl Options {

@@ -85,6 +85,37 @@ async fn a_repeat_is_acknowledged_and_does_not_run() {
 }
 
 #[tokio::test]
+async fn runs_tells_of_the_latest_events_only_so_that_a_soak_does_not_fill_the_memory() {
+    let server = playground(&["--keep-runs", "2"]).await;
+    for id in ["evt_a", "evt_b", "evt_a", "evt_c", "evt_d"] {
+        let body = json!({ "id": id, "status": "paid" }).to_string();
+        server.deliver(&body).await;
+    }
+    let runs = server.web.get("/runs").await.json();
+    let ids: Vec<_> = runs.as_object().unwrap().keys().collect();
+    assert_eq!(ids, ["evt_c", "evt_d"]);
+}
+
+#[tokio::test]
+async fn stats_tells_how_many_tasks_there_are() {
+    let server = playground(&[]).await;
+    let tasks = async || server.web.get("/stats").await.json()["tasks"].as_u64();
+    assert!(tasks().await < Some(20));
+
+    // Each run holds a connection, which is a task.
+    let slow = [("x-demo-sleep-ms", "60000")];
+    let mut runs = Vec::new();
+    for id in (0..20).map(|n| format!("evt_{n}")) {
+        let body = json!({ "id": id }).to_string();
+        runs.push(server.begin(&id, &body, &slow).await);
+    }
+    assert!(tasks().await >= Some(20));
+    for run in runs {
+        run.abort();
+    }
+}
+
+#[tokio::test]
 async fn a_failed_first_attempt_runs_again() {
     let server = playground(&[]).await;
     let body = r#"{"id":"evt_2"}"#;
