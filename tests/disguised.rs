@@ -29,7 +29,7 @@ fn events() -> impl Iterator<Item = (Preset, Fixture)> {
         let name = preset.name().unwrap().to_owned();
         let mut events = fixtures();
         events.retain(|fixture| {
-            fixture.presets.iter().any(|it| *it == name)
+            fixture.presets.contains(&name)
                 && !fixture.is_handshake()
                 && fixture.same_as == "-"
                 && name != "zoom"
