@@ -25,6 +25,7 @@ use self::{
     sample::Sample,
     support::RedisServer,
     trouble::Trouble,
+    web::Web,
 };
 
 /// The longest body that the playground takes here.
@@ -65,7 +66,9 @@ async fn nothing_grows_under_a_long_mixed_load_and_nothing_is_left_of_it() {
         .stderr(Stdio::null());
     let server = Server::start(&mut playground).await;
     // What a layer starts with its first lease, it keeps.
-    let first = server.web.post("/webhooks/demo", r#"{"id":"first"}"#).await;
+    let web = Web::new(server.web.address());
+    let first = web.post("/webhooks/demo", r#"{"id":"first"}"#).await;
+    drop(web);
     assert_eq!(first.outcome(), "run");
     let idle = settled(&server, &redis, |sample| sample.keys == Some(0)).await;
 

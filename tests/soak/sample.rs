@@ -2,7 +2,7 @@
 
 use std::{fmt, fs, time::Duration};
 
-use crate::{process::Server, support::RedisServer};
+use crate::{process::Server, support::RedisServer, web::Web};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
@@ -23,7 +23,8 @@ impl Sample {
         let pid = server.process.id().unwrap();
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
         let files = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().count();
-        let stats = server.web.get("/stats").await.json();
+        // Each time a connection that ends with it: a client keeps one or two, as it happens.
+        let stats = Web::new(server.web.address()).get("/stats").await.json();
         let keys = redis.map(|it| it.number(&["DBSIZE"]));
         let memory = redis.map(|it| it.text(&["INFO", "memory"]));
         Self {
