@@ -142,7 +142,8 @@ fn stuck(
     if facts.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Draining)) {
         return Some("(7) lease left: its process drained");
     }
-    // It was tried until then, at pauses of at most a second, or five.
+    // It was tried until then, at pauses of at most a second, or five; or for one lease, as the
+    // process counts it: the store's may be longer, by its slower clock.
     let tried = ledger
         .facts
         .iter()
@@ -156,7 +157,8 @@ fn stuck(
             _ => None,
         });
     let tried = tried.max()? + 2 * ledger.plan.policy.store_timeout + 100;
-    (tried >= time.1).then_some("(7) lease left: all its releases failed")
+    let long_enough = time.1.min(time.0 + ledger.plan.policy.lease);
+    (tried >= long_enough).then_some("(7) lease left: all its releases failed")
 }
 
 /// Since when nobody runs under the token of this acquire.
