@@ -137,11 +137,12 @@ fn stuck(
     if ledger.blame_of(pid, event, time, |_| false).is_some() {
         return Some("(7) lease left: its process or the store stood still");
     }
-    let within = |fact: &&Fact| time.0 <= fact.at && fact.at <= time.1;
-    let mut facts = ledger.facts.iter().filter(within);
-    if facts.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Draining)) {
+    // Soon after a drain began nothing is released any more.
+    let mut before = ledger.facts.iter().filter(|fact| fact.at <= time.1);
+    if before.any(|fact| fact.pid == Some(pid) && matches!(fact.what, What::Draining)) {
         return Some("(7) lease left: its process drained");
     }
+    let within = |fact: &&Fact| time.0 <= fact.at && fact.at <= time.1;
     // It was tried until then, at pauses of at most a second, or five; or for one lease, as the
     // process counts it: the store's may be longer, by its slower clock.
     let tried = ledger
