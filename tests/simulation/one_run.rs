@@ -109,7 +109,7 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     let time = (sent, taken.at);
     let stood_still = ledger.blame_of(earlier.pid, event, time, |_| false);
     let in_vain =
-        ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, &last, sent, old);
+        ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, event, &last, sent, old);
     if stood_still.is_some() || in_vain {
         return Ok("(2) beside another: its lease could not be renewed");
     }
@@ -121,11 +121,24 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
 
 /// Whether it was tried until the end to renew a lease that was last prolonged by this call: a
 /// renewal that fails is sent again after a twelfth of the lease, or a second.
-fn tried(ledger: &Ledger<'_>, last: &Landed, sent: Millis, token: Token) -> bool {
+fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: Token) -> bool {
     let policy = &ledger.plan.policy;
-    // By the store's clock or its owner's, whichever comes first.
+    // By the store's clock or its owner's, whichever comes first. What was not answered has
+    // prolonged nothing that its owner knows of.
+    let heard = ledger.facts.iter().filter_map(|fact| match &fact.what {
+        What::Replied {
+            call,
+            reply: Some(_),
+        } if fact.pid == Some(last.pid) => {
+            let prolongs = matches!(call.operation, Operation::Acquire | Operation::Renew);
+            (prolongs && call.token == Some(token))
+                .then(|| ledger.sent_at(last.pid, Some(event), call))
+        }
+        _ => None,
+    });
+    let known = heard.max().map_or(sent, |heard| sent.min(heard));
     let end = last.at + policy.lease * 1_000 / policy.store_clock;
-    let end = end.min(sent + policy.lease);
+    let end = end.min(known + policy.lease);
     let retry = (policy.lease / 12).min(1_000) + policy.store_timeout + 50;
     ledger.facts.iter().any(|fact| {
         let renews = |call: &Call| call.operation == Operation::Renew && call.token == Some(token);
