@@ -306,9 +306,10 @@ impl Checked<'_> {
         let by = Instant::now() + PATIENCE;
         match self.line {
             Line::Own(own) => {
+                let make = || command.clone();
                 let sending = Sending {
                     asking,
-                    ..Sending::plain(command)
+                    ..Sending::plain(&make)
                 };
                 match own.send(sending, by).await {
                     // It was closed while idle, perhaps; nothing here does any harm.
@@ -317,7 +318,7 @@ impl Checked<'_> {
                 }
                 .map(|reply| reply.value)
             }
-            Line::Given(given) => answer(given.send(command), by).await,
+            Line::Given(given) => answer(by, || given.send(command.clone())).await,
         }
     }
 }

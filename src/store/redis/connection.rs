@@ -13,7 +13,7 @@ use super::cluster::Cluster;
 use super::{
     error::RedisStoreError,
     own::Own,
-    sending::{Reply, Sending, Wait, answer},
+    sending::{Make, Reply, Sending, Wait, answer},
 };
 use crate::Key;
 
@@ -34,7 +34,7 @@ impl Connection {
     pub(super) async fn send(
         &self,
         key: &Key,
-        command: &Cmd,
+        command: Make<'_>,
         wait: Option<Wait>,
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
@@ -65,7 +65,7 @@ impl Connection {
             Self::Own(own) => own.send(sending, by).await,
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => Box::pin(cluster.send(key, sending, by)).await,
-            Self::Given(given) => answer(given.send(sending.command), by)
+            Self::Given(given) => answer(by, || given.send((sending.command)()))
                 .await
                 .map(Reply::from),
         }
@@ -86,7 +86,7 @@ impl fmt::Debug for Connection {
 /// A connection that the user made, its type erased.
 pub(super) trait Given: Send + Sync {
     fn name(&self) -> &'static str;
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value>;
+    fn send(&self, command: Cmd) -> RedisFuture<'static, Value>;
 }
 
 impl<C: ConnectionLike + Clone + Send + Sync + 'static> Given for C {
@@ -94,8 +94,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> Given for C {
         any::type_name::<C>()
     }
 
-    fn send<'a>(&'a self, command: &'a Cmd) -> RedisFuture<'a, Value> {
+    fn send(&self, command: Cmd) -> RedisFuture<'static, Value> {
         let mut connection = self.clone();
-        Box::pin(async move { connection.req_packed_command(command).await })
+        Box::pin(async move { connection.req_packed_command(&command).await })
     }
 }

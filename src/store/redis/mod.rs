@@ -1,15 +1,17 @@
 //! The store that many processes share: Redis.
 
 mod access;
+mod batch;
 mod builder;
 mod check;
 #[cfg(feature = "cluster")]
 mod cluster;
-mod coalesce;
 mod connection;
+mod driver;
 mod error;
 mod finding;
 mod own;
+mod queue;
 mod replicas;
 mod script;
 mod sending;

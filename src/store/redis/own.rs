@@ -86,7 +86,8 @@ impl Own {
             Ready::Not(_) => Box::pin(self.link(by)).await?,
         };
         self.look_after(&link);
-        let reply = answer(link.wire.send(sending), by).await;
+        let send = || link.wire.send((sending.command)(), sending.asking);
+        let reply = answer(by, send).await;
         self.judge(&link, &reply);
         let value = reply?;
         match sending.wait {
@@ -106,7 +107,7 @@ impl Own {
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
         let command = wait.command(by);
-        let reply = answer(link.wire.send(Sending::plain(&command)), by).await;
+        let reply = answer(by, || link.wire.send(command, false)).await;
         self.judge(link, &reply);
         match reply {
             Ok(confirmations) => Ok(Reply::confirmed(value, &confirmations)),

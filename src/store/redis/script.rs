@@ -38,10 +38,10 @@ impl Script {
         wait: Option<Wait>,
         by: Instant,
     ) -> Result<Reply, RedisStoreError> {
-        let by_hash = Self::command("EVALSHA", &self.hash, key, arguments);
+        let by_hash = || Self::command("EVALSHA", &self.hash, key, arguments);
         match connection.send(key, &by_hash, wait, by).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                let by_text = Self::command("EVAL", self.text, key, arguments);
+                let by_text = || Self::command("EVAL", self.text, key, arguments);
                 let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
                 reply.map_err(|later| later.after(&error))
             }

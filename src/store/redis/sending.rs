@@ -6,15 +6,18 @@ use std::{
 };
 
 use futures_util::{FutureExt, future::Either};
-use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{Cmd, RedisResult, Value};
 use tokio::time::{Instant, timeout_at};
 
 use super::error::RedisStoreError;
 
+/// What makes a command, anew for each time that it is sent.
+pub(super) type Make<'a> = &'a (dyn Fn() -> Cmd + Sync);
+
 /// A command, and what goes along with it on the same connection.
 #[derive(Clone, Copy)]
 pub(super) struct Sending<'a> {
-    pub(super) command: &'a Cmd,
+    pub(super) command: Make<'a>,
     /// The command is for a node that its key is just being moved to.
     pub(super) asking: bool,
     /// Wait for replicas.
@@ -46,38 +49,12 @@ pub(super) fn command(name: &str, length: usize) -> Cmd {
 }
 
 impl<'a> Sending<'a> {
-    pub(super) const fn plain(command: &'a Cmd) -> Self {
+    pub(super) const fn plain(command: Make<'a>) -> Self {
         Self {
             command,
             asking: false,
             wait: None,
         }
-    }
-
-    /// Sends the command, and `ASKING` in front of it in the same breath: that counts for the very
-    /// next command of the connection, and others share it.
-    pub(super) async fn command(
-        self,
-        connection: &mut MultiplexedConnection,
-    ) -> RedisResult<Value> {
-        if self.asking {
-            Box::pin(self.both(connection)).await
-        } else {
-            connection.send_packed_command(self.command).await
-        }
-    }
-
-    async fn both(self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-        let mut both = redis::pipe();
-        both.cmd("ASKING").add_command(self.command.clone());
-        let replies = connection.send_packed_commands(&both, 0, 2).await?;
-        let mut replies = replies.into_iter();
-        let (asking, reply) = (replies.next(), replies.next().unwrap_or(Value::Nil));
-        // If the command was refused, the reason may be that the node was not asked.
-        reply.extract_error().or_else(|error| match asking {
-            Some(asking) => asking.extract_error().and(Err(error)),
-            None => Err(error),
-        })
     }
 }
 
@@ -115,18 +92,21 @@ impl From<Value> for Reply {
     }
 }
 
-/// Waits for the reply to a command until `by`.
+/// Sends a command and waits for the reply until `by`; where there is no time left, neither.
 ///
 /// Not an `async fn`, which would hold the future twice: as its argument and where it awaits it.
-pub(super) fn answer(
-    sending: impl Future<Output = RedisResult<Value>>,
+pub(super) fn answer<F>(
     by: Instant,
-) -> impl Future<Output = Result<Value, RedisStoreError>> {
+    send: impl FnOnce() -> F,
+) -> impl Future<Output = Result<Value, RedisStoreError>>
+where
+    F: Future<Output = RedisResult<Value>>,
+{
     if Instant::now() >= by {
         let error = RedisStoreError::timed_out(false, "no time left to send it");
         return Either::Left(ready(Err(error)));
     }
-    Either::Right(timeout_at(by, sending).map(|reply| {
+    Either::Right(timeout_at(by, send()).map(|reply| {
         reply
             .map_err(|_| RedisStoreError::timed_out(true, "no reply to a command"))?
             .and_then(Value::extract_error)

@@ -5,7 +5,7 @@ use std::{fmt, time::Duration};
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisError, Value};
 use tokio::time::timeout;
 
-use super::{access::Access, error::RedisStoreError, sending::Sending, stream, wire::Wire};
+use super::{access::Access, error::RedisStoreError, stream, wire::Wire};
 use crate::{StoreError, StoreErrorKind};
 
 /// A server and how to get into it. Shown without the credentials.
@@ -75,7 +75,7 @@ impl Server {
         if let Some(username) = &login.username {
             auth.arg(username);
         }
-        let reply = wire.send(Sending::plain(auth.arg(password))).await;
+        let reply = wire.send(auth.arg(password).take(), false).await;
         let Err(error) = reply.and_then(Value::extract_error) else {
             return Ok(());
         };

@@ -125,8 +125,7 @@ impl Steps<'_> {
     }
 
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Entry>, RedisStoreError> {
-        let mut get = redis::cmd("GET");
-        get.arg(key.as_str());
+        let get = || redis::cmd("GET").arg(key.as_str()).take();
         let reply = self.connection.send(key, &get, None, self.by).await?;
         Ok(stored(reply.value)?.map(|(entry, _)| entry))
     }
@@ -145,9 +144,12 @@ impl Steps<'_> {
     ) -> Result<Reply, RedisStoreError> {
         let wait = self.wait(|reply| matches!(reply, Value::Nil));
         if !self.old_server.load(Ordering::Relaxed) {
-            let mut set = command("SET", key.as_str().len());
-            set.arg(key.as_str()).arg(running);
-            set.arg("NX").arg("PX").arg(lease).arg("GET");
+            let set = || {
+                let mut set = command("SET", key.as_str().len());
+                set.arg(key.as_str()).arg(running);
+                set.arg("NX").arg("PX").arg(lease).arg("GET");
+                set
+            };
             match self.connection.send(key, &set, wait, self.by).await {
                 Err(error) if error.is_syntax() => self.old_server.store(true, Ordering::Relaxed),
                 reply => return reply,

@@ -1,0 +1,99 @@
+//! The commands that wait to be written to one connection.
+
+use std::{
+    io,
+    mem::{swap, take},
+    sync::{Mutex, MutexGuard, PoisonError},
+    task::{Context, Waker},
+};
+
+use redis::{Cmd, RedisError, RedisResult, Value};
+use tokio::sync::oneshot;
+
+/// From those who send commands to the task that writes them.
+#[derive(Default)]
+pub(super) struct Queue(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    waiting: Vec<Command>,
+    /// Of the task, while there is nothing to write.
+    idle: Option<Waker>,
+    /// Nobody will look here any more.
+    closed: bool,
+}
+
+/// A command, and who waits for its reply.
+pub(super) struct Command {
+    pub(super) command: Cmd,
+    /// `ASKING` goes before it: it is for a node that its key is just being moved to.
+    pub(super) asking: bool,
+    pub(super) reply_to: oneshot::Sender<RedisResult<Value>>,
+}
+
+impl Queue {
+    /// Hands a command over, and resolves with its reply. One that nobody waits for by the time it
+    /// would be written is not.
+    pub(super) fn push(
+        &self,
+        command: Cmd,
+        asking: bool,
+    ) -> impl Future<Output = RedisResult<Value>> + use<> {
+        let (reply_to, reply) = oneshot::channel();
+        let command = Command {
+            command,
+            asking,
+            reply_to,
+        };
+        let idle = {
+            let mut state = self.lock();
+            if !state.closed {
+                state.waiting.push(command);
+            }
+            state.idle.take()
+        };
+        if let Some(task) = idle {
+            task.wake();
+        }
+        async { reply.await.unwrap_or_else(|_| Err(broken())) }
+    }
+
+    /// How many are waiting.
+    pub(super) fn len(&self) -> usize {
+        self.lock().waiting.len()
+    }
+
+    /// Takes up to `most` of the waiting commands into `taken`, which is empty: `true`. `false` where
+    /// there is none; then the task is woken by the next one.
+    pub(super) fn take(&self, most: usize, taken: &mut Vec<Command>, cx: &Context<'_>) -> bool {
+        let mut state = self.lock();
+        if state.waiting.is_empty() {
+            state.idle = Some(cx.waker().clone());
+            return false;
+        }
+        if state.waiting.len() <= most {
+            swap(&mut state.waiting, taken);
+        } else {
+            taken.extend(state.waiting.drain(..most));
+        }
+        true
+    }
+
+    /// Takes no more commands, and lets those go that are waiting.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        let waiting = take(&mut state.waiting);
+        drop(state);
+        drop(waiting);
+    }
+
+    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn broken() -> RedisError {
+    io::Error::new(io::ErrorKind::BrokenPipe, "the connection broke").into()
+}
