@@ -2,9 +2,11 @@
 
 use std::{
     collections::VecDeque,
+    future::{Future, poll_fn},
     mem::take,
     pin::{Pin, pin},
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -18,49 +20,58 @@ use tokio::time::timeout;
 
 use crate::{BodyHash, Delivery, Refusal, RequestBody, identity::BodyHasher};
 
-/// A request, read.
+/// A request whose body is read, or being read.
 #[derive(Clone)]
 pub(crate) struct Buffered {
     pub(crate) parts: Parts,
     pub(crate) data: Bytes,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Buffered {
+    /// A request of whose body nothing is here.
+    pub(crate) const fn unread(parts: Parts) -> Self {
+        Self {
+            parts,
+            data: Bytes::new(),
+            trailers: None,
+        }
+    }
+
     /// Reads and hashes, in one pass, a body of at most `limit` bytes within `time`.
     pub(crate) async fn read<B: Body>(
-        parts: Parts,
+        &mut self,
         body: B,
         limit: usize,
         time: Duration,
-    ) -> Result<(Self, BodyHash), Refusal> {
+    ) -> Result<BodyHash, Refusal> {
         // What is known to be too long is refused unread.
-        if is_too_long(&parts, &body, limit) {
+        if is_too_long(&self.parts, &body, limit) {
             return Err(Refusal::BodyTooLarge { limit });
         }
         let (mut reading, body) = (Reading::default(), pin!(body));
         reading.read_in_time(body, limit, time).await?;
-        Ok(reading.finish(parts))
+        Ok(reading.finish(self))
     }
 
     /// The same, but what cannot be read in full comes back, as it came, if it still is there.
     pub(crate) async fn read_or_resume<B: Body>(
-        parts: Parts,
+        &mut self,
         body: B,
         limit: usize,
         time: Duration,
-    ) -> Result<(Self, BodyHash), (Refusal, Option<Request<RequestBody<B>>>)> {
-        if is_too_long(&parts, &body, limit) {
-            let request = Request::from_parts(parts, RequestBody::streaming(body));
-            return Err((Refusal::BodyTooLarge { limit }, Some(request)));
+    ) -> Result<BodyHash, (Refusal, Option<RequestBody<B>>)> {
+        if is_too_long(&self.parts, &body, limit) {
+            let body = RequestBody::streaming(body);
+            return Err((Refusal::BodyTooLarge { limit }, Some(body)));
         }
         let (mut reading, mut body) = (Reading::default(), Box::pin(body));
         match reading.read_in_time(body.as_mut(), limit, time).await {
-            Ok(()) => Ok(reading.finish(parts)),
+            Ok(()) => Ok(reading.finish(self)),
             Err(Refusal::BodyBroken) => Err((Refusal::BodyBroken, None)),
             Err(refusal) => {
                 let body = RequestBody::resumed(reading.into_pieces(), body);
-                Err((refusal, Some(Request::from_parts(parts, body))))
+                Err((refusal, Some(body)))
             }
         }
     }
@@ -104,7 +115,7 @@ impl Buffered {
         Self {
             parts,
             data,
-            trailers: trailers.as_ref().map(owned_headers),
+            trailers: trailers.map(|trailers| Box::new(owned_headers(&trailers))),
         }
     }
 
@@ -126,7 +137,7 @@ impl Buffered {
         const PER_REQUEST: usize = 1024;
         const PER_HEADER: usize = 64;
         let headers = self.parts.headers.iter();
-        let headers = headers.chain(self.trailers.iter().flatten());
+        let headers = headers.chain(self.trailers.iter().flat_map(|trailers| trailers.iter()));
         let headers = headers.map(|(name, value)| name.as_str().len() + value.len() + PER_HEADER);
         let target = self.parts.uri.path_and_query();
         let target = target.map_or(0, |target| target.as_str().len());
@@ -155,7 +166,7 @@ struct Reading {
     all: BytesMut,
     /// The frame with which it got too long.
     over: Bytes,
-    trailers: Option<HeaderMap>,
+    trailers: Option<Box<HeaderMap>>,
 }
 
 impl Reading {
@@ -165,8 +176,15 @@ impl Reading {
         limit: usize,
         time: Duration,
     ) -> Result<(), Refusal> {
-        let read = timeout(time, self.read(body, limit)).await;
-        read.unwrap_or(Err(Refusal::BodyTimedOut))
+        let mut read = pin!(self.read(body, limit));
+        // Most bodies are here already, and need no timer.
+        match poll_fn(|cx| Poll::Ready(read.as_mut().poll(cx))).await {
+            Poll::Ready(read) => read,
+            Poll::Pending => match Box::pin(timeout(time, read)).await {
+                Ok(read) => read,
+                Err(_) => Err(Refusal::BodyTimedOut),
+            },
+        }
     }
 
     async fn read<B: Body>(&mut self, mut body: Pin<&mut B>, limit: usize) -> Result<(), Refusal> {
@@ -174,7 +192,7 @@ impl Reading {
             let mut data = match frame.map_err(|_| Refusal::BodyBroken)?.into_data() {
                 Ok(data) => data,
                 Err(frame) => {
-                    self.trailers = frame.into_trailers().ok();
+                    self.trailers = frame.into_trailers().ok().map(Box::new);
                     continue;
                 }
             };
@@ -198,13 +216,10 @@ impl Reading {
         Ok(())
     }
 
-    fn finish(mut self, parts: Parts) -> (Buffered, BodyHash) {
-        let buffered = Buffered {
-            parts,
-            data: self.data(),
-            trailers: self.trailers,
-        };
-        (buffered, self.hasher.finish())
+    fn finish(mut self, request: &mut Buffered) -> BodyHash {
+        request.data = self.data();
+        request.trailers = self.trailers;
+        self.hasher.finish()
     }
 
     fn into_pieces(mut self) -> VecDeque<Bytes> {

@@ -1,7 +1,7 @@
 //! What all requests through one layer share, and the answers that they get from it.
 
 use bytes::Bytes;
-use http::{Request, Response, StatusCode, request::Parts};
+use http::{Response, StatusCode};
 use http_body::Body;
 
 use crate::{
@@ -18,17 +18,17 @@ pub(crate) struct Guard<St: LeaseStore> {
 }
 
 impl<St: LeaseStore> Guard<St> {
-    /// Reads the whole body. In the shadow, a request of which that is not possible comes back.
+    /// Reads the whole body. In the shadow, one of which that is not possible comes back.
     pub(crate) async fn read<B: Body>(
         &self,
-        parts: Parts,
+        request: &mut Buffered,
         body: B,
-    ) -> Result<(Buffered, BodyHash), (Refusal, Option<Request<RequestBody<B>>>)> {
+    ) -> Result<BodyHash, (Refusal, Option<RequestBody<B>>)> {
         let (limit, time) = (self.rules.max_body, self.rules.body_timeout);
         if self.rules.shadow {
-            return Box::pin(Buffered::read_or_resume(parts, body, limit, time)).await;
+            return Box::pin(request.read_or_resume(body, limit, time)).await;
         }
-        let read = Buffered::read(parts, body, limit, time).await;
+        let read = request.read(body, limit, time).await;
         read.map_err(|refusal| (refusal, None))
     }
 

@@ -1,9 +1,14 @@
 //! The inner service, and what is asked of it.
 
-use std::future::poll_fn;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
 
 use http::{Request, Response};
 use http_body::Body;
+use pin_project_lite::pin_project;
 use tower_service::Service;
 
 use crate::{RequestBody, ResponseBody, future::Step, run::Ended};
@@ -50,10 +55,39 @@ pub(crate) type InnerEnded<S, B> =
     Ended<<S as Inner<B>>::Body, <S as Service<Request<RequestBody<B>>>>::Error>;
 
 /// Waits until the service is ready, and calls it. It is this request's own clone.
-pub(crate) async fn oneshot<S: Service<Q>, Q>(
-    mut service: S,
-    request: Q,
-) -> Result<S::Response, S::Error> {
-    poll_fn(|cx| service.poll_ready(cx)).await?;
-    service.call(request).await
+pub(crate) const fn oneshot<S: Service<Q>, Q>(service: S, request: Q) -> Oneshot<S, Q> {
+    Oneshot::Waiting {
+        waiting: Some((service, request)),
+    }
+}
+
+pin_project! {
+    /// Not an `async fn`, which would keep the room for the request until the answer is here.
+    #[project = OneshotProj]
+    pub(crate) enum Oneshot<S: Service<Q>, Q> {
+        Waiting { waiting: Option<(S, Q)> },
+        Called { #[pin] answer: S::Future },
+    }
+}
+
+impl<S: Service<Q>, Q> Future for Oneshot<S, Q> {
+    type Output = Result<S::Response, S::Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let waiting = match self.as_mut().project() {
+                OneshotProj::Called { answer } => return answer.poll(cx),
+                OneshotProj::Waiting { waiting } => waiting,
+            };
+            if let Some((service, _)) = waiting {
+                ready!(service.poll_ready(cx))?;
+            }
+            // Gone only after an error, or a panic, after which nobody polls.
+            let Some((mut service, request)) = waiting.take() else {
+                return Poll::Pending;
+            };
+            let answer = service.call(request);
+            self.set(Self::Called { answer });
+        }
+    }
 }

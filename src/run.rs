@@ -1,16 +1,18 @@
 //! One run of the handler, and how it ends its lease.
 
 use std::{
+    future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use futures_util::{FutureExt, future::Either};
 use http::Response;
 use http_body::Body;
 use tokio::time::timeout;
 
 use crate::{
-    BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Lease, LeaseStore, Record, Release,
+    BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Key, Lease, LeaseStore, Record, Release,
     ResponseBody, StoredAnswer,
     buffered::Buffered,
     call::Call,
@@ -58,45 +60,35 @@ impl<R: Body, E> Ended<R, E> {
 
 impl<S, St: LeaseStore> Flow<S, St> {
     /// Runs the handler, and ends the lease by how that went.
-    pub(crate) async fn run<B>(
+    ///
+    /// Like what it is made of, not an `async fn`: that would have room for its arguments twice, and
+    /// for all that comes one after the other.
+    pub(crate) fn run<B: Send>(
         self,
         request: Buffered,
         call: Arc<Call>,
         lease: Option<Lease<St>>,
-    ) -> InnerEnded<S, B>
+    ) -> impl Future<Output = InnerEnded<S, B>> + Send + use<S, St, B>
     where
         S: Inner<B>,
     {
         let (guard, key) = (self.guard.clone(), call.key.clone());
         let (hash, target) = (call.body_hash, call.target);
         let letter = guard.last_try(&request, lease.as_ref());
-        let answer = self.drive(request, call).await;
-        let (ended, status, kept) = guard.judge(answer, target);
-        let record = Record::new(status, Some(hash));
-        let over_limit = matches!(ended, Ended::OverLimit);
-        let Some(lease) = lease else {
-            if over_limit {
-                guard.over_limit(key);
-            }
-            return ended;
-        };
-        match letter.filter(|letter| lease.is_last(letter.attempts)) {
-            _ if ended.is_final() => _ = lease.complete(record.with_answer(kept)).await,
-            Some(letter) => {
-                if over_limit {
-                    guard.over_limit(key);
-                }
-                return guard.give_up(letter, lease, record, ended).await;
-            }
-            None if over_limit => lease.overran().await,
-            None => lease.release(Release::Failed { status }).await,
-        }
-        ended
+        self.drive(request, call).then(move |answer| {
+            let (ended, status, kept) = guard.judge(answer, target);
+            let record = Record::new(status, Some(hash)).with_answer(kept);
+            guard.end(key, lease, letter, record, ended)
+        })
     }
 
     /// Has the handler answer within the run limit. While it runs, a sender that hangs up does not
     /// end the request.
-    async fn drive<B>(self, request: Buffered, call: Arc<Call>) -> InnerAnswer<S, B>
+    fn drive<B: Send>(
+        self,
+        request: Buffered,
+        call: Arc<Call>,
+    ) -> impl Future<Output = InnerAnswer<S, B>> + Send + use<S, St, B>
     where
         S: Inner<B>,
     {
@@ -107,9 +99,10 @@ impl<S, St: LeaseStore> Flow<S, St> {
             dedup.settings().run_limit
         };
         let request = request.into_request(Some(Delivery::new(call.clone())));
-        let answer = timeout(limit, oneshot(self.inner, request)).await;
-        call.run_ends();
-        answer.ok()
+        timeout(limit, oneshot(self.inner, request)).map(move |answer| {
+            call.run_ends();
+            answer.ok()
+        })
     }
 
     /// The request as a standby keeps it, and runs it.
@@ -183,6 +176,59 @@ impl<St: LeaseStore> Guard<St> {
             status: None,
             request: request.to_request(),
         })
+    }
+
+    /// Ends the lease of a run.
+    fn end<R, E>(
+        self: Arc<Self>,
+        key: Key,
+        lease: Option<Lease<St>>,
+        letter: Option<DeadLetter>,
+        record: Record,
+        ended: Ended<R, E>,
+    ) -> impl Future<Output = Ended<R, E>> + Send
+    where
+        R: Body<Error: Send> + Send + 'static,
+        E: Send + 'static,
+    {
+        match lease {
+            Some(lease) if ended.is_final() => Either::Left(lease.complete(record).map(|_| ended)),
+            lease => Either::Right(Box::pin(async move {
+                self.end_failed(key, lease, letter, record, ended).await
+            })),
+        }
+    }
+
+    /// Ends the lease, if there is one, of a run that did not complete its event.
+    async fn end_failed<R: Body, E>(
+        &self,
+        key: Key,
+        lease: Option<Lease<St>>,
+        letter: Option<DeadLetter>,
+        record: Record,
+        ended: Ended<R, E>,
+    ) -> Ended<R, E> {
+        let over_limit = matches!(ended, Ended::OverLimit);
+        let Some(lease) = lease else {
+            if over_limit {
+                self.over_limit(key);
+            }
+            return ended;
+        };
+        match letter.filter(|letter| lease.is_last(letter.attempts)) {
+            Some(letter) => {
+                if over_limit {
+                    self.over_limit(key);
+                }
+                return self.give_up(letter, lease, record, ended).await;
+            }
+            None if over_limit => lease.overran().await,
+            None => {
+                let status = record.status();
+                lease.release(Release::Failed { status }).await;
+            }
+        }
+        ended
     }
 
     /// Ends the event, although no run completed it. It is reported first: what follows may be

@@ -1,11 +1,13 @@
 //! The flow of one request, top to bottom.
 
 use std::{
+    future::Future,
     sync::Arc,
     task::{self, Poll},
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
@@ -89,63 +91,77 @@ pub(crate) struct Flow<S, St: LeaseStore> {
 }
 
 impl<S, St: LeaseStore> Flow<S, St> {
-    /// Finds out what becomes of the request. What is rare is boxed, so that it costs the others no
-    /// room.
-    async fn decide<B: Body + Send + 'static>(self, request: Request<B>) -> Next<S, B>
+    /// Finds out what becomes of the request.
+    ///
+    /// What is rare is boxed, so that it costs the others no room; and this is no `async fn`, since
+    /// the request would take its room once more wherever it is moved to.
+    fn decide<B: Body + Send + 'static>(
+        self,
+        request: Request<B>,
+    ) -> impl Future<Output = Next<S, B>> + Send + use<S, St, B>
     where
         S: Inner<B>,
     {
-        let guard = self.guard.clone();
-        let Guard { dedup, rules } = &*guard;
-
-        // Does not apply: the body streams through.
         let (parts, body) = request.into_parts();
-        if !(rules.applies_to)(&parts) {
-            let request = Request::from_parts(parts, RequestBody::streaming(body));
-            return Step::inner(async {
-                let response = oneshot(self.inner, request).await?;
-                Ok(response.map(ResponseBody::inner))
-            });
-        }
+        let mut request = Buffered::unread(parts);
+        async move {
+            let guard = self.guard.clone();
+            let Guard { dedup, rules } = &*guard;
 
-        // The whole body, before any store call.
-        let (request, hash) = match guard.read(parts, body).await {
-            Ok(read) => read,
-            Err((refusal, None)) => return Step::Answer(Ok(guard.refuse(refusal))),
-            Err((refusal, Some(request))) => {
-                return self.forward(request, Outcome::Refused(refusal));
+            // Does not apply: the body streams through.
+            if !(rules.applies_to)(&request.parts) {
+                let request = Request::from_parts(request.parts, RequestBody::streaming(body));
+                return Step::inner(async {
+                    let response = oneshot(self.inner, request).await?;
+                    Ok(response.map(ResponseBody::inner))
+                });
             }
-        };
 
-        // A handshake or a probe: the handler answers it each time.
-        if rules.passes_by(&request.parts, &request.data) {
-            dedup.settings().emit(&DedupEvent::Bypassed);
-            return Step::inner(async {
-                let answer = oneshot(self.inner, request.into_request(None)).await?;
-                Ok(answer.map(ResponseBody::inner))
-            });
-        }
+            // The whole body, before any store call.
+            let hash = match guard.read(&mut request, body).await {
+                Ok(hash) => hash,
+                Err((refusal, None)) => return Step::Answer(Ok(guard.refuse(refusal))),
+                Err((refusal, Some(body))) => {
+                    let request = Request::from_parts(request.parts, body);
+                    return self.forward(request, Outcome::Refused(refusal));
+                }
+            };
 
-        // Which event it is.
-        let identity = match rules.identify(&request.parts, &request.data, hash) {
-            Ok(identity) => identity,
-            Err(reason) => return self.without_id(request, reason),
-        };
-
-        // Who runs it.
-        let begun = dedup.acquire(&identity.key).await;
-        if rules.shadow {
-            return self.shadow(request, identity, begun);
-        }
-        match begun {
-            Ok(Begun::Acquired(lease)) => self.run_and_answer(request, identity, lease),
-            Ok(Begun::Done(record)) => {
-                Step::Answer(Ok(guard.duplicate(request, &identity, record)))
+            // A handshake or a probe: the handler answers it each time.
+            if rules.passes_by(&request.parts, &request.data) {
+                dedup.settings().emit(&DedupEvent::Bypassed);
+                return Step::inner(async {
+                    let answer = oneshot(self.inner, request.into_request(None)).await?;
+                    Ok(answer.map(ResponseBody::inner))
+                });
             }
-            Ok(Begun::InFlight { retry_after }) => {
-                Box::pin(self.in_flight(request, identity, retry_after)).await
-            }
-            Err((error, claim)) => self.store_failed(request, identity, error, claim),
+
+            // Which event it is.
+            let identity = match rules.identify(&request.parts, &request.data, hash) {
+                Ok(identity) => identity,
+                Err(reason) => return self.without_id(request, reason),
+            };
+
+            // Who runs it. In a block of its own, after which all this needs no room.
+            let retry_after = {
+                let begun = dedup.acquire(&identity.key).await;
+                if rules.shadow {
+                    return self.shadow(request, identity, begun);
+                }
+                match begun {
+                    Ok(Begun::Acquired(lease)) => {
+                        return self.run_and_answer(request, identity, lease);
+                    }
+                    Ok(Begun::Done(record)) => {
+                        return Step::Answer(Ok(guard.duplicate(request, &identity, record)));
+                    }
+                    Ok(Begun::InFlight { retry_after }) => retry_after,
+                    Err((error, claim)) => {
+                        return self.store_failed(request, identity, error, claim);
+                    }
+                }
+            };
+            Box::pin(self.in_flight(request, identity, retry_after)).await
         }
     }
 
@@ -206,11 +222,11 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let call = Call::new(&guard, &request, identity, lease.as_ref(), context);
         let call = Arc::new(call);
         let running = call.clone();
-        let answer = Box::pin(async move {
-            let ended = self.run(request, running, lease).await;
-            answer(&guard, ended)
-        });
-        Step::Inner(answer, Some(call))
+        let run = self.run(request, running, lease);
+        Step::Inner(
+            Box::pin(run.map(move |ended| answer(&guard, ended))),
+            Some(call),
+        )
     }
 
     /// Another attempt is running: acknowledges and stands by, refuses, or waits first.

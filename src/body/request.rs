@@ -28,7 +28,8 @@ pin_project! {
 pin_project! {
     #[project = RequestProj]
     enum RequestKind<B> {
-        Buffered { data: Bytes, trailers: Option<HeaderMap>, sent: Sent },
+        // The trailers are boxed: hardly ever there, and as large as all the rest.
+        Buffered { data: Bytes, trailers: Option<Box<HeaderMap>>, sent: Sent },
         Streaming { #[pin] body: B },
         // Read in part, and given up.
         Resumed { read: VecDeque<Bytes>, rest: Pin<Box<B>> },
@@ -44,7 +45,7 @@ enum Sent {
 }
 
 impl<B> RequestBody<B> {
-    pub(crate) const fn buffered(data: Bytes, trailers: Option<HeaderMap>) -> Self {
+    pub(crate) const fn buffered(data: Bytes, trailers: Option<Box<HeaderMap>>) -> Self {
         Self {
             kind: RequestKind::Buffered {
                 data,
@@ -119,7 +120,7 @@ impl<B: Body> Body for RequestBody<B> {
         Poll::Ready(
             trailers
                 .take()
-                .map(|trailers| Ok(Frame::trailers(trailers))),
+                .map(|trailers| Ok(Frame::trailers(*trailers))),
         )
     }
 

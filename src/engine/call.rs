@@ -9,19 +9,23 @@ use super::{Dedup, Error, Operation};
 use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, StoreError, Token};
 
 impl<St: LeaseStore> Dedup<St> {
-    pub(super) async fn call_acquire(&self, key: &Key, token: Token) -> Result<Acquire, Error> {
+    pub(super) fn call_acquire<'a>(
+        &'a self,
+        key: &'a Key,
+        token: Token,
+    ) -> impl Future<Output = Result<Acquire, Error>> + Send + 'a {
         let (lease, sent) = (self.settings.lease, Instant::now());
-        let acquired = self.call(Operation::Acquire, key, |store, by| {
+        let acquired = self.call(Operation::Acquire, key, move |store, by| {
             store.acquire(key, token, lease, by)
         });
-        match acquired.await? {
+        acquired.map(move |acquired| match acquired? {
             // This process stood still before it heard the reply. The lease may have run out by
             // now, and another run have come and gone.
             Acquire::Acquired { .. } if sent.elapsed() >= lease => {
                 Err(self.failed(key, Error::timed_out(Operation::Acquire)))
             }
             acquired => Ok(acquired),
-        }
+        })
     }
 
     pub(super) async fn call_renew(&self, key: &Key, token: Token) -> Result<bool, Error> {
@@ -32,17 +36,16 @@ impl<St: LeaseStore> Dedup<St> {
         .await
     }
 
-    pub(super) async fn call_complete(
-        &self,
-        key: &Key,
+    pub(super) fn call_complete<'a>(
+        &'a self,
+        key: &'a Key,
         token: Token,
-        record: &Record,
-    ) -> Result<bool, Error> {
+        record: &'a Record,
+    ) -> impl Future<Output = Result<bool, Error>> + Send + 'a {
         let retention = self.settings.retention();
-        self.call(Operation::Complete, key, |store, by| {
+        self.call(Operation::Complete, key, move |store, by| {
             store.complete(key, token, record, retention, by)
         })
-        .await
     }
 
     pub(super) async fn call_release(
@@ -71,26 +74,32 @@ impl<St: LeaseStore> Dedup<St> {
     }
 
     /// Makes one call, and reports its failure.
-    async fn call<'a, T, E, F>(
+    ///
+    /// Not an `async fn`: it is a part of every request's future, and would have room for the
+    /// arguments twice.
+    fn call<'a, T, E, F>(
         &'a self,
         operation: Operation,
-        key: &Key,
-        call: impl FnOnce(&'a St, Instant) -> F,
-    ) -> Result<T, Error>
+        key: &'a Key,
+        call: impl FnOnce(&'a St, Instant) -> F + Send + 'a,
+    ) -> impl Future<Output = Result<T, Error>> + Send + 'a
     where
+        T: Send + 'a,
         E: StoreError,
-        F: Future<Output = Result<T, E>>,
+        F: Future<Output = Result<T, E>> + Send + 'a,
     {
         let by = Instant::now() + self.settings.store_timeout();
         // A panic in a store must not end the tasks that keep the other leases.
-        let call = AssertUnwindSafe(async { call(&self.shared.store, by).await }).catch_unwind();
-        let error = match timeout_at(by, call).await {
-            Ok(Ok(Ok(reply))) => return Ok(reply),
-            Ok(Ok(Err(error))) => Error::new(operation, error),
-            Ok(Err(_)) => Error::panicked(operation),
-            Err(_) => Error::timed_out(operation),
-        };
-        Err(self.failed(key, error))
+        let call = AssertUnwindSafe(async move { call(&self.shared.store, by).await });
+        timeout_at(by, call.catch_unwind()).map(move |called| {
+            let error = match called {
+                Ok(Ok(Ok(reply))) => return Ok(reply),
+                Ok(Ok(Err(error))) => Error::new(operation, error),
+                Ok(Err(_)) => Error::panicked(operation),
+                Err(_) => Error::timed_out(operation),
+            };
+            Err(self.failed(key, error))
+        })
     }
 
     /// Reports the failure.

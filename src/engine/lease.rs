@@ -1,6 +1,6 @@
 //! The guard of one run: dropped without an ending, it releases.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, future::Future, sync::Arc};
 
 use tokio::time::Instant;
 
@@ -119,26 +119,31 @@ impl<St: LeaseStore> Lease<St> {
     /// Records the event as done. `true`: it is written. `false`: another run got hold of the
     /// event, and its outcome counts; or the store failed, and the record is written in the
     /// background, where [`DedupEvent`]s tell how that goes.
-    pub async fn complete(mut self, record: Record) -> bool {
-        let (status, given_up) = (record.status(), record.is_given_up());
-        self.end_beat();
-        self.ending = Ending::Complete(record.clone());
-        let written = self
-            .dedup
-            .call_complete(&self.key, self.token, &record)
-            .await;
-        match written {
-            Ok(true) if given_up => {}
-            Ok(true) => {
-                let key = self.key.clone();
-                self.emit(&DedupEvent::Completed { key, status });
+    ///
+    /// Dropped before that, the future goes on in the background; unless it was never polled, which
+    /// releases the lease.
+    #[expect(clippy::manual_async_fn, reason = "that would hold the lease twice")]
+    pub fn complete(mut self, record: Record) -> impl Future<Output = bool> + Send + use<St> {
+        async move {
+            self.end_beat();
+            self.is_at(Ending::Complete(record.clone()));
+            let written = self
+                .dedup
+                .call_complete(&self.key, self.token, &record)
+                .await;
+            match written {
+                Ok(true) if record.is_given_up() => {}
+                Ok(true) => {
+                    let (key, status) = (self.key.clone(), record.status());
+                    self.emit(&DedupEvent::Completed { key, status });
+                }
+                Ok(false) => self.beat.lose(),
+                // `Drop` hands it to the background.
+                Err(_) => return false,
             }
-            Ok(false) => self.beat.lose(),
-            // `Drop` hands it to the background.
-            Err(_) => return false,
+            self.is_at(Ending::Completed);
+            matches!(written, Ok(true))
         }
-        self.ending = Ending::Completed;
-        matches!(written, Ok(true))
     }
 
     /// Gives the event up, so that it can run again. Where the store fails, that is repeated in
@@ -171,14 +176,18 @@ impl<St: LeaseStore> Lease<St> {
         self.beat.end();
     }
 
+    fn is_at(&mut self, ending: Ending) {
+        self.ending = ending;
+    }
+
     async fn end(&mut self, release: Release) {
         self.end_beat();
-        self.ending = Ending::Release(release);
+        self.is_at(Ending::Release(release));
         let released = self.dedup.call_release(&self.key, self.token, release);
         // Where the token did not hold it any more, there is nothing left to give up. A failed
         // call is handed to the background by `Drop`.
         if released.await.is_ok() {
-            self.ending = Ending::Released;
+            self.is_at(Ending::Released);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
+use futures_util::TryFutureExt;
 use tokio::time::Instant;
 
 use super::{Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token};
@@ -161,7 +162,7 @@ struct Erased<St>(St);
 fn erase<'a, T, E: StoreError>(
     call: impl Future<Output = Result<T, E>> + Send + 'a,
 ) -> Reply<'a, T> {
-    Box::pin(async { call.await.map_err(|error| BoxStoreError(Box::new(error))) })
+    Box::pin(call.map_err(|error| BoxStoreError(Box::new(error))))
 }
 
 impl<St: LeaseStore> DynStore for Erased<St> {

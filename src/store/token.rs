@@ -1,10 +1,11 @@
 //! Who holds a lease.
 
 use std::{
+    cell::RefCell,
     fmt, process,
     str::FromStr,
     sync::atomic::{AtomicU64, Ordering},
-    time::SystemTime,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use crate::BodyHash;
@@ -20,11 +21,9 @@ impl Token {
     /// A new token from the operating system's randomness.
     #[must_use]
     pub fn random() -> Self {
-        let mut bytes = [0; 16];
-        match getrandom::fill(&mut bytes) {
-            Ok(()) => Self(bytes),
-            Err(_) => Self::improvised(),
-        }
+        thread_local!(static POOL: RefCell<Pool> = const { RefCell::new(Pool::EMPTY) });
+        let drawn = POOL.try_with(|pool| pool.try_borrow_mut().ok()?.draw());
+        drawn.ok().flatten().unwrap_or_else(Self::improvised)
     }
 
     /// Unique, though not random. A request must not fail for want of entropy.
@@ -66,6 +65,37 @@ impl fmt::Display for Token {
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Token({self})")
+    }
+}
+
+/// Randomness for some tokens, which costs about as much as for one: a system call.
+struct Pool {
+    bytes: [u8; Self::SIZE],
+    left: usize,
+}
+
+impl Pool {
+    const SIZE: usize = 32 * size_of::<Token>();
+
+    const EMPTY: Self = Self {
+        bytes: [0; Self::SIZE],
+        left: 0,
+    };
+
+    /// `None` if the system has no randomness.
+    fn draw(&mut self) -> Option<Token> {
+        if self.left == 0 {
+            getrandom::fill(&mut self.bytes).ok()?;
+            self.left = Self::SIZE;
+        }
+        let (rest, drawn) = self.bytes[..self.left].split_last_chunk_mut::<16>()?;
+        self.left = rest.len();
+        let token = u128::from_ne_bytes(std::mem::take(drawn));
+        // A fork of this process, or a copy of its virtual machine, has the same pool. It does not
+        // draw from it in the same nanosecond.
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let now = now.map_or(0, |now| now.as_nanos());
+        Some(Token((token ^ now).to_ne_bytes()))
     }
 }
 

@@ -1,10 +1,12 @@
 //! Sends commands: over which connection, the deadline, and the one safe repeat.
 //!
 //! A future is as large as the largest way through it, and is moved and allocated along with those
-//! around it: here and below, the ways that are rarely taken are in boxes of their own.
+//! around it: here and below, the ways that are rarely taken are in boxes of their own, and what
+//! takes more than a little is no `async fn`, which would have room for its arguments twice.
 
-use std::{any, fmt, sync::Arc};
+use std::{any, fmt, future::Future, pin::Pin, sync::Arc};
 
+use futures_util::{TryFutureExt, future::Either};
 use redis::{Cmd, RedisFuture, Value, aio::ConnectionLike};
 use tokio::time::Instant;
 
@@ -31,23 +33,25 @@ impl Connection {
     ///
     /// When the connection breaks under the command, it is sent once more: whether the first try
     /// was executed cannot be known, and every step is idempotent per token.
-    pub(super) async fn send(
-        &self,
-        key: &Key,
-        command: Make<'_>,
+    pub(super) fn send<'a>(
+        &'a self,
+        key: &'a Key,
+        command: Make<'a>,
         wait: Option<Wait>,
         by: Instant,
-    ) -> Result<Reply, RedisStoreError> {
+    ) -> impl Future<Output = Result<Reply, RedisStoreError>> + Send + 'a {
         let sending = Sending {
             wait,
             ..Sending::plain(command)
         };
-        match self.send_once(key, sending, by).await {
-            Err(error) if error.is_broken() => {
-                let reply = Box::pin(self.send_once(key, sending, by)).await;
-                reply.map_err(|later| later.after(&error))
+        async move {
+            match self.send_once(key, sending, by).await {
+                Err(error) if error.is_broken() => {
+                    let reply = Box::pin(self.send_once(key, sending, by)).await;
+                    reply.map_err(|later| later.after(&error))
+                }
+                reply => reply,
             }
-            reply => reply,
         }
     }
 
@@ -55,20 +59,22 @@ impl Connection {
         not(feature = "cluster"),
         expect(unused_variables, reason = "one place")
     )]
-    async fn send_once(
-        &self,
-        key: &Key,
-        sending: Sending<'_>,
+    fn send_once<'a>(
+        &'a self,
+        key: &'a Key,
+        sending: Sending<'a>,
         by: Instant,
-    ) -> Result<Reply, RedisStoreError> {
-        match self {
-            Self::Own(own) => own.send(sending, by).await,
+    ) -> impl Future<Output = Result<Reply, RedisStoreError>> + Send + 'a {
+        let boxed: Pin<Box<dyn Future<Output = _> + Send + 'a>> = match self {
+            Self::Own(own) => return Either::Left(own.send(sending, by)),
             #[cfg(feature = "cluster")]
-            Self::Cluster(cluster) => Box::pin(cluster.send(key, sending, by)).await,
-            Self::Given(given) => answer(by, || given.send((sending.command)()))
-                .await
-                .map(Reply::from),
-        }
+            Self::Cluster(cluster) => Box::pin(cluster.send(key, sending, by)),
+            Self::Given(given) => {
+                let reply = answer(by, || given.send((sending.command)()));
+                Box::pin(reply.map_ok(Reply::from))
+            }
+        };
+        Either::Right(boxed)
     }
 }
 

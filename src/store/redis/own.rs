@@ -76,25 +76,28 @@ impl Own {
     }
 
     /// Sends the command over the current connection, or a new one.
-    pub(super) async fn send(
-        self: &Arc<Self>,
-        sending: Sending<'_>,
+    #[expect(clippy::manual_async_fn, reason = "see `connection`")]
+    pub(super) fn send<'a>(
+        self: &'a Arc<Self>,
+        sending: Sending<'a>,
         by: Instant,
-    ) -> Result<Reply, RedisStoreError> {
-        let link = match self.link_or_attempt()? {
-            Ready::Link(link) => link,
-            Ready::Not(_) => Box::pin(self.link(by)).await?,
-        };
-        self.look_after(&link);
-        let send = || link.wire.send((sending.command)(), sending.asking);
-        let reply = answer(by, send).await;
-        self.judge(&link, &reply);
-        let value = reply?;
-        match sending.wait {
-            Some(wait) if (wait.wrote)(&value) => {
-                Box::pin(self.confirm(value, wait, &link, by)).await
+    ) -> impl Future<Output = Result<Reply, RedisStoreError>> + Send + 'a {
+        async move {
+            let link = match self.link_or_attempt()? {
+                Ready::Link(link) => link,
+                Ready::Not(_) => Box::pin(self.link(by)).await?,
+            };
+            self.look_after(&link);
+            let send = || link.wire.send((sending.command)(), sending.asking);
+            let reply = answer(by, send).await;
+            self.judge(&link, &reply);
+            let value = reply?;
+            match sending.wait {
+                Some(wait) if (wait.wrote)(&value) => {
+                    Box::pin(self.confirm(value, wait, &link, by)).await
+                }
+                _ => Ok(Reply::from(value)),
             }
-            _ => Ok(Reply::from(value)),
         }
     }
 

@@ -1,6 +1,6 @@
 //! The scripts, and how they are sent.
 
-use std::sync::LazyLock;
+use std::{future::Future, sync::LazyLock};
 
 use redis::{Cmd, ToRedisArgs};
 use tokio::time::Instant;
@@ -30,22 +30,25 @@ impl Script {
     /// It is not loaded with `SCRIPT LOAD`, which some users may not run, and which leaves a gap
     /// before the next command in which a `SCRIPT FLUSH` or another node can come between. `EVAL`
     /// brings the text along, and the server remembers it.
-    pub(super) async fn run(
-        &self,
-        connection: &Connection,
-        key: &Key,
-        arguments: &(impl ToRedisArgs + Sync),
+    #[expect(clippy::manual_async_fn, reason = "see `connection`")]
+    pub(super) fn run<'a>(
+        &'a self,
+        connection: &'a Connection,
+        key: &'a Key,
+        arguments: &'a (impl ToRedisArgs + Sync),
         wait: Option<Wait>,
         by: Instant,
-    ) -> Result<Reply, RedisStoreError> {
-        let by_hash = || Self::command("EVALSHA", &self.hash, key, arguments);
-        match connection.send(key, &by_hash, wait, by).await {
-            Err(error) if error.code() == Some("NOSCRIPT") => {
-                let by_text = || Self::command("EVAL", self.text, key, arguments);
-                let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
-                reply.map_err(|later| later.after(&error))
+    ) -> impl Future<Output = Result<Reply, RedisStoreError>> + Send + 'a {
+        async move {
+            let by_hash = || Self::command("EVALSHA", &self.hash, key, arguments);
+            match connection.send(key, &by_hash, wait, by).await {
+                Err(error) if error.code() == Some("NOSCRIPT") => {
+                    let by_text = || Self::command("EVAL", self.text, key, arguments);
+                    let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
+                    reply.map_err(|later| later.after(&error))
+                }
+                reply => reply,
             }
-            reply => reply,
         }
     }
 

@@ -1,10 +1,12 @@
 //! The steps of the protocol, as commands.
 
 use std::{
+    future::Future,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
+use futures_util::{FutureExt, TryFutureExt};
 use redis::{ToRedisArgs, Value};
 use tokio::time::Instant;
 
@@ -160,27 +162,28 @@ impl Steps<'_> {
     }
 
     /// Runs a script that says whether it has written.
-    async fn write(
-        &self,
-        script: &Script,
-        key: &Key,
-        arguments: &(impl ToRedisArgs + Sync),
-    ) -> Result<Confirmed<bool>, RedisStoreError> {
+    fn write<'a>(
+        &'a self,
+        script: &'a Script,
+        key: &'a Key,
+        arguments: &'a (impl ToRedisArgs + Sync),
+    ) -> impl Future<Output = Result<Confirmed<bool>, RedisStoreError>> + Send + 'a {
         let wait = self.wait(|reply| matches!(reply, Value::Int(1)));
-        let reply = script
-            .run(self.connection, key, arguments, wait, self.by)
-            .await?;
-        Ok((yes_or_no(&reply.value)?, reply.confirmed_by))
+        let reply = script.run(self.connection, key, arguments, wait, self.by);
+        reply.map(|reply| {
+            let reply = reply?;
+            Ok((yes_or_no(&reply.value)?, reply.confirmed_by))
+        })
     }
 
-    async fn run(
-        &self,
-        script: &Script,
-        key: &Key,
-        arguments: &(impl ToRedisArgs + Sync),
-    ) -> Result<Value, RedisStoreError> {
+    fn run<'a>(
+        &'a self,
+        script: &'a Script,
+        key: &'a Key,
+        arguments: &'a (impl ToRedisArgs + Sync),
+    ) -> impl Future<Output = Result<Value, RedisStoreError>> + Send + 'a {
         let reply = script.run(self.connection, key, arguments, None, self.by);
-        Ok(reply.await?.value)
+        reply.map_ok(|reply| reply.value)
     }
 
     fn wait(&self, wrote: fn(&Value) -> bool) -> Option<Wait> {
