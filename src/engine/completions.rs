@@ -1,7 +1,6 @@
 //! Completions that could not be written yet.
 
 use std::{
-    collections::HashMap,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicUsize, Ordering},
@@ -17,7 +16,7 @@ use super::{
     pace::{Pace, sleep},
     tracker::Booked,
 };
-use crate::{DedupEvent, Key, LeaseStore, Record, Release, StoredAnswer, Token};
+use crate::{DedupEvent, Key, LeaseStore, Record, Release, StoredAnswer, Token, identity::KeyMap};
 
 /// At the cap the oldest is dropped and reported.
 const MOST: usize = 4096;
@@ -43,7 +42,7 @@ pub(super) struct Completions {
 
 #[derive(Default)]
 struct Pending {
-    completions: HashMap<Key, Completion>,
+    completions: KeyMap<Completion>,
     /// Whether a task writes them.
     worked: bool,
 }

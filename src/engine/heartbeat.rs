@@ -2,8 +2,6 @@
 
 use std::{
     array,
-    collections::{HashMap, hash_map::RandomState},
-    hash::BuildHasher,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -16,7 +14,10 @@ use super::{
     beat::{Renewing, Times},
     pace::sleep,
 };
-use crate::{Key, LeaseStore};
+use crate::{
+    Key, LeaseStore,
+    identity::{KeyMap, shard_of},
+};
 
 /// How many leases are renewed at once.
 const AT_ONCE: usize = 64;
@@ -29,14 +30,13 @@ const IDLE: Duration = Duration::from_secs(1);
 /// The leases that this layer holds: of each event the newest. Any older one is lost.
 pub(super) struct Heartbeat {
     shards: [Mutex<Shard>; SHARDS],
-    hasher: RandomState,
     task: Arc<Task>,
 }
 
 /// A lease that was acquired later holds the event in this process.
 pub(super) struct Superseded;
 
-type Shard = HashMap<Key, Arc<Beat>>;
+type Shard = KeyMap<Arc<Beat>>;
 
 /// What the task and its layer share. The task must not keep the layer alive.
 #[derive(Default)]
@@ -56,7 +56,6 @@ impl Default for Heartbeat {
     fn default() -> Self {
         Self {
             shards: array::from_fn(|_| Mutex::default()),
-            hasher: RandomState::new(),
             task: Arc::default(),
         }
     }
@@ -64,10 +63,7 @@ impl Default for Heartbeat {
 
 impl Heartbeat {
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        // By a hash with a key of its own: whoever chooses ids must not choose shards.
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits will do")]
-        let n = self.hasher.hash_one(key) as usize % SHARDS;
-        self.shards[n]
+        self.shards[shard_of(key, SHARDS)]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }

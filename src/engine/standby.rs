@@ -1,7 +1,7 @@
 //! Standing by: the promise behind a 200 that was given while another attempt was running.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -17,7 +17,9 @@ use tokio::{
 };
 
 use super::{Dedup, Lease, tracker::Booked, watch::Watch};
-use crate::{BodyHash, DedupEvent, Entry, Key, LeaseStore, Lost, LostReason, Record};
+use crate::{
+    BodyHash, DedupEvent, Entry, Key, LeaseStore, Lost, LostReason, Record, identity::KeyMap,
+};
 
 /// How many different requests of one event are kept: an unverified forgery must not take the only
 /// place.
@@ -28,7 +30,7 @@ const AT_ONCE: usize = 64;
 
 /// The events that this process stands by for. Whoever takes one out of the map answers for the
 /// promise.
-pub(super) struct Standbys<St: LeaseStore>(Mutex<HashMap<Key, Standby<St>>>);
+pub(super) struct Standbys<St: LeaseStore>(Mutex<KeyMap<Standby<St>>>);
 
 /// The promise to bring one event to an end. Dropped without having been kept, it is reported.
 pub(super) struct Standby<St: LeaseStore> {
@@ -96,7 +98,7 @@ impl<St: LeaseStore> Default for Standbys<St> {
 }
 
 impl<St: LeaseStore> Standbys<St> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Key, Standby<St>>> {
+    fn lock(&self) -> MutexGuard<'_, KeyMap<Standby<St>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

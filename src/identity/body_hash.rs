@@ -32,7 +32,7 @@ impl BodyHash {
 
 impl fmt::Display for BodyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.to_hex()))
+        f.write_str(str::from_utf8(&self.to_hex()).unwrap_or_default())
     }
 }
 

@@ -1,10 +1,16 @@
 //! The key under which a store keeps one event.
 
-use std::{fmt, str::FromStr, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    str::FromStr,
+    sync::Arc,
+};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 
-use super::BodyHash;
+use super::{BodyHash, key_map};
 
 const PREFIX: &str = "webhook:lock:";
 
@@ -42,10 +48,21 @@ const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
 /// ```
 ///
 /// [slot of a Redis Cluster]: https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-tags
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key(Arc<str>);
+#[derive(Clone)]
+pub struct Key {
+    text: Arc<str>,
+    /// Of the text, made once: several maps and shards ask for it with every request.
+    hash: u64,
+}
 
 impl Key {
+    fn of(text: &str) -> Self {
+        Self {
+            text: text.into(),
+            hash: key_map::hash(text),
+        }
+    }
+
     /// The key of an event that its id alone identifies.
     #[must_use]
     pub fn new(namespace: impl AsRef<str>, id: impl AsRef<str>) -> Self {
@@ -75,13 +92,44 @@ impl Key {
     /// The key as text, as a store keeps it.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0
+        &self.text
+    }
+
+    /// Differs from process to process.
+    pub(super) const fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for Key {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash && self.text == other.text
+    }
+}
+
+impl Eq for Key {}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.text.cmp(&other.text)
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
     }
 }
 
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.text)
     }
 }
 
@@ -124,7 +172,7 @@ impl FromStr for Key {
         let hash_fits = hash == "*" || is_hash(hash);
         let id_fits = is_part(id) || id.strip_prefix('!').is_some_and(is_hash);
         if is_part(namespace) && id_fits && hash_fits {
-            Ok(Self(text.into()))
+            Ok(Self::of(text))
         } else {
             Err(ParseKeyError)
         }
@@ -162,10 +210,16 @@ impl Builder {
 
     /// Adds a part and its colon.
     fn part(mut self, text: &str) -> Self {
-        let encoded = || percent_encode(text.as_bytes(), ENCODED);
-        if encoded().map(str::len).sum::<usize>() <= LONGEST_PART {
-            encoded().for_each(|piece| self.push(piece.as_bytes()));
-        } else {
+        let start = self.len;
+        let fits = percent_encode(text.as_bytes(), ENCODED).all(|piece| {
+            let fits = self.len - start + piece.len() <= LONGEST_PART;
+            if fits {
+                self.push(piece.as_bytes());
+            }
+            fits
+        });
+        if !fits {
+            self.len = start;
             self.push(b"=");
             self.push(&BodyHash::of(text.as_bytes()).to_hex());
         }
@@ -175,9 +229,9 @@ impl Builder {
 
     fn finish(mut self, hash: &[u8]) -> Key {
         self.push(hash);
-        Key(String::from_utf8_lossy(&self.bytes[..self.len])
-            .as_ref()
-            .into())
+        let text = str::from_utf8(&self.bytes[..self.len]);
+        debug_assert!(text.is_ok(), "all of it is ASCII");
+        Key::of(text.unwrap_or_default())
     }
 
     fn push(&mut self, piece: &[u8]) {

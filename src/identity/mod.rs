@@ -7,6 +7,7 @@ mod canonical;
 mod event_id;
 mod form;
 mod key;
+mod key_map;
 mod pointer;
 mod text;
 
@@ -20,5 +21,6 @@ pub use self::{
 pub(crate) use self::{
     body_hash::BodyHasher,
     canonical::{hash_except, hash_of},
+    key_map::{KeyMap, shard_of},
     text::IdText,
 };

@@ -1,7 +1,7 @@
 //! A store in this process's own memory.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     error::Error,
     fmt,
     sync::{Arc, MutexGuard},
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::{
     Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token, shards::Shards,
 };
-use crate::Key;
+use crate::{Key, identity::KeyMap};
 
 /// A [`LeaseStore`] in the memory of this one process: no other process sees it, and a restart
 /// forgets it.
@@ -260,7 +260,7 @@ impl LeaseStore for MemoryStore {
 /// Some of the entries, and the order in which each kind of them runs out.
 struct Shard {
     capacity: usize,
-    slots: HashMap<Key, Slot>,
+    slots: KeyMap<Slot>,
     running: Queue,
     failed: Queue,
     done: Queue,
@@ -279,7 +279,7 @@ impl Shard {
     fn new(capacity: usize) -> Self {
         Self {
             capacity,
-            slots: HashMap::new(),
+            slots: KeyMap::default(),
             running: Queue::new(),
             failed: Queue::new(),
             done: Queue::new(),

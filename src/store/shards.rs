@@ -1,13 +1,11 @@
 //! Many small maps in place of a big one.
 
 use std::{
-    collections::hash_map::RandomState,
-    hash::BuildHasher,
     iter,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-use crate::Key;
+use crate::{Key, identity::shard_of};
 
 /// Shards of a map, each under a lock of its own: one big map under one lock holds everybody up
 /// while it grows.
@@ -16,7 +14,6 @@ use crate::Key;
 /// shards.
 pub(super) struct Shards<T> {
     shards: Box<[Mutex<T>]>,
-    hasher: RandomState,
 }
 
 impl<T> Shards<T> {
@@ -30,15 +27,12 @@ impl<T> Shards<T> {
         let shards = iter::repeat_with(|| Mutex::new(shard(count)));
         Self {
             shards: shards.take(count).collect(),
-            hasher: RandomState::new(),
         }
     }
 
     /// The shard that has this key, or would.
     pub(super) fn of(&self, key: &Key) -> MutexGuard<'_, T> {
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits will do")]
-        let n = self.hasher.hash_one(key) as usize % self.shards.len();
-        lock(&self.shards[n])
+        lock(&self.shards[shard_of(key, self.shards.len())])
     }
 
     /// All of them, one after the other.

@@ -58,7 +58,7 @@ impl Token {
 
 impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.to_hex()))
+        f.write_str(str::from_utf8(&self.to_hex()).unwrap_or_default())
     }
 }
 

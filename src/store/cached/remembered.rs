@@ -1,11 +1,11 @@
 //! Which events are done, as far as this process remembers.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
 use super::Record;
-use crate::{Key, store::shards::Shards};
+use crate::{Key, identity::KeyMap, store::shards::Shards};
 
 /// What an entry takes next to its key and its record: its places in the map and in the order.
 const OVERHEAD: usize = 300;
@@ -24,7 +24,7 @@ pub(super) struct Seen(u64);
 struct Shard {
     max_entries: usize,
     max_bytes: usize,
-    slots: HashMap<Key, Slot>,
+    slots: KeyMap<Slot>,
     /// What runs out first comes first.
     order: BTreeMap<Place, Key>,
     bytes: usize,
@@ -107,7 +107,7 @@ impl Shard {
         Self {
             max_entries,
             max_bytes,
-            slots: HashMap::new(),
+            slots: KeyMap::default(),
             order: BTreeMap::new(),
             bytes: 0,
             count: 0,
