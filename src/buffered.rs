@@ -38,13 +38,14 @@ impl Buffered {
         }
     }
 
-    /// Reads and hashes, in one pass, a body of at most `limit` bytes within `time`.
+    /// Reads and hashes, in one pass, a body of at most `limit` bytes within `time`. One that comes
+    /// in a single frame is not hashed: it may be known.
     pub(crate) async fn read<B: Body>(
         &mut self,
         body: B,
         limit: usize,
         time: Duration,
-    ) -> Result<BodyHash, Refusal> {
+    ) -> Result<Option<BodyHash>, Refusal> {
         // What is known to be too long is refused unread.
         if is_too_long(&self.parts, &body, limit) {
             return Err(Refusal::BodyTooLarge { limit });
@@ -60,7 +61,7 @@ impl Buffered {
         body: B,
         limit: usize,
         time: Duration,
-    ) -> Result<BodyHash, (Refusal, Option<RequestBody<B>>)> {
+    ) -> Result<Option<BodyHash>, (Refusal, Option<RequestBody<B>>)> {
         if is_too_long(&self.parts, &body, limit) {
             let body = RequestBody::streaming(body);
             return Err((Refusal::BodyTooLarge { limit }, Some(body)));
@@ -203,23 +204,25 @@ impl Reading {
                 self.over = data;
                 return Err(Refusal::BodyTooLarge { limit });
             }
-            self.hasher.update(&data);
             if so_far == 0 {
                 self.first = data;
                 continue;
             }
             if self.all.is_empty() {
+                self.hasher.update(&self.first);
                 self.all.extend_from_slice(&self.first);
             }
+            self.hasher.update(&data);
             self.all.extend_from_slice(&data);
         }
         Ok(())
     }
 
-    fn finish(mut self, request: &mut Buffered) -> BodyHash {
+    fn finish(mut self, request: &mut Buffered) -> Option<BodyHash> {
+        let hash = (!self.all.is_empty()).then(|| take(&mut self.hasher).finish());
         request.data = self.data();
         request.trailers = self.trailers;
-        self.hasher.finish()
+        hash
     }
 
     fn into_pieces(mut self) -> VecDeque<Bytes> {

@@ -23,7 +23,7 @@ impl<St: LeaseStore> Guard<St> {
         &self,
         request: &mut Buffered,
         body: B,
-    ) -> Result<BodyHash, (Refusal, Option<RequestBody<B>>)> {
+    ) -> Result<Option<BodyHash>, (Refusal, Option<RequestBody<B>>)> {
         let (limit, time) = (self.rules.max_body, self.rules.body_timeout);
         if self.rules.shadow {
             return Box::pin(request.read_or_resume(body, limit, time)).await;

@@ -13,6 +13,7 @@ use crate::{
     OnDisconnect, Preset, WebhookDedup,
     engine::checked,
     guard::Guard,
+    recent::RecentBodies,
     rules::{Namespace, Rules},
 };
 
@@ -198,6 +199,17 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// Defaults to [`OnDisconnect::Finish`]: it goes on in the background.
     pub fn on_disconnect(mut self, on_disconnect: OnDisconnect) -> Self {
         self.rules.on_disconnect = on_disconnect;
+        self
+    }
+
+    /// Recognises up to this many bodies that came more than once lately, each of at most 16 KiB, and
+    /// neither hashes nor parses them again: worth it where storms of one event come. Such a body is
+    /// compared byte for byte, and nothing is decided by it. Each layer, with its clones, has its
+    /// own, which take `count` times 16 KiB of memory at most.
+    ///
+    /// Defaults to 0.
+    pub fn recent_bodies(mut self, count: usize) -> Self {
+        self.rules.recent_bodies = (count > 0).then(|| Arc::new(RecentBodies::new(count)));
         self
     }
 

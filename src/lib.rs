@@ -136,6 +136,7 @@ mod outcome;
 mod policy;
 mod preset;
 pub mod providers;
+mod recent;
 mod replay;
 mod reply;
 mod rules;

@@ -12,6 +12,7 @@ use crate::{
     Outcome, Refusal, StoreFailure,
     delivery::Identity,
     identity::{BodyHasher, IdText, hash_except, hash_of},
+    recent::{RecentBodies, Seen},
     reply,
 };
 
@@ -32,6 +33,7 @@ pub(crate) struct Rules {
     pub(crate) completed_when: Arc<dyn Fn(&response::Parts) -> bool + Send + Sync>,
     pub(crate) store_failure: StoreFailure,
     pub(crate) on_disconnect: OnDisconnect,
+    pub(crate) recent_bodies: Option<Arc<RecentBodies>>,
     pub(crate) max_body: usize,
     pub(crate) body_timeout: Duration,
     pub(crate) refuse_with: Arc<RefuseWith>,
@@ -65,6 +67,7 @@ impl Rules {
             completed_when: Arc::new(|parts| parts.status.is_success()),
             store_failure: StoreFailure::default(),
             on_disconnect: OnDisconnect::default(),
+            recent_bodies: None,
             max_body: 2 * 1024 * 1024,
             body_timeout: Duration::from_secs(30),
             refuse_with: Arc::new(reply::problem),
@@ -74,13 +77,20 @@ impl Rules {
         }
     }
 
-    /// Which event the request carries.
+    /// Which event the request carries. Its body is hashed here, unless that was done while it was
+    /// read.
     pub(crate) fn identify(
         &self,
         parts: &Parts,
         body: &Bytes,
-        body_hash: BodyHash,
+        body_hash: Option<BodyHash>,
     ) -> Result<Identity, NoId> {
+        let recent = self.recent_bodies.as_ref();
+        let seen = recent.and_then(|recent| recent.look(body));
+        let (body_hash, seen_id) = match seen {
+            Some(seen) => (seen.body_hash, seen.event_id),
+            None => (body_hash.unwrap_or_else(|| BodyHash::of(body)), None),
+        };
         let made;
         let namespace = match &self.namespace {
             Namespace::Path => parts.uri.path(),
@@ -94,12 +104,16 @@ impl Rules {
                 &made
             }
         };
-        let read = self.event_id.read(parts, body).and_then(|id| {
-            let key = self.key(namespace, &id, body, body_hash)?;
+        let read = match seen_id {
+            Some(id) => Ok(id),
+            None => (self.event_id.read(parts, body)).map(|id| IdText::new(&id, body)),
+        };
+        let read = read.and_then(|id| {
+            let key = self.key(namespace, id.of(body), body, body_hash)?;
             Ok((id, key))
         });
         let (event_id, by_body, key) = match (read, self.missing_id) {
-            (Ok((id, key)), _) => (IdText::new(&id, body), false, key),
+            (Ok((id, key)), _) => (id, false, key),
             (Err(_), MissingId::UseBodyHash) => {
                 let key = Key::without_id(namespace, stand_in(parts), body_hash);
                 (IdText::Made(body_hash.to_string().into()), true, key)
@@ -113,6 +127,17 @@ impl Rules {
             body_hash,
             target: self.replays().then(|| target(parts)),
         })
+    }
+
+    /// Recognises this body from now on, which just came again.
+    pub(crate) fn recognise(&self, body: &Bytes, identity: &Identity) {
+        if let Some(recent) = &self.recent_bodies {
+            recent.keep(body, || Seen {
+                body_hash: identity.body_hash,
+                event_id: (!identity.by_body && self.event_id.is_in_body())
+                    .then(|| identity.event_id.clone()),
+            });
+        }
     }
 
     /// Whether the request is none of the layer's business, as its body shows.
@@ -215,6 +240,7 @@ impl fmt::Debug for Rules {
             .field("in_flight", &self.in_flight)
             .field("store_failure", &self.store_failure)
             .field("on_disconnect", &self.on_disconnect)
+            .field("recent_bodies", &self.recent_bodies)
             .field("max_body", &self.max_body)
             .field("body_timeout", &self.body_timeout)
             .field("give_up_after", &self.give_up_after)

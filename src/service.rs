@@ -153,6 +153,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                         return self.run_and_answer(request, identity, lease);
                     }
                     Ok(Begun::Done(record)) => {
+                        rules.recognise(&request.data, &identity);
                         return Step::Answer(Ok(guard.duplicate(request, &identity, record)));
                     }
                     Ok(Begun::InFlight { retry_after }) => retry_after,
@@ -161,6 +162,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                     }
                 }
             };
+            rules.recognise(&request.data, &identity);
             Box::pin(self.in_flight(request, identity, retry_after)).await
         }
     }

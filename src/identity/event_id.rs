@@ -166,6 +166,11 @@ impl EventId {
     pub(crate) fn read<'a>(&self, parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
         self.0.read(parts, body)
     }
+
+    /// Whether the same body always has the same id, whatever else the request has.
+    pub(crate) fn is_in_body(&self) -> bool {
+        self.0.is_in_body()
+    }
 }
 
 impl fmt::Display for EventId {
@@ -182,6 +187,22 @@ impl From<JsonPointer> for EventId {
 }
 
 impl Source {
+    fn is_in_body(&self) -> bool {
+        match self {
+            Self::Pointer(_) => true,
+            Self::First(first, other) => first.is_in_body() && other.is_in_body(),
+            Self::Join(parts) => parts.iter().all(Self::is_in_body),
+            Self::Optional(inner) => inner.is_in_body(),
+            // A form is one by its content type.
+            Self::Form(_)
+            | Self::Header(_)
+            | Self::Query(_)
+            | Self::Custom(_)
+            | Self::OnlyIf(..)
+            | Self::Nowhere => false,
+        }
+    }
+
     fn read<'a>(&self, parts: &'a Parts, body: &'a Bytes) -> Result<Cow<'a, str>, NoId> {
         let id = match self {
             Self::First(first, other) => {

@@ -1,0 +1,134 @@
+//! Bodies that came more than once lately, and what was made of them.
+
+use std::{
+    fmt,
+    hash::BuildHasher,
+    sync::{Mutex, PoisonError},
+};
+
+use bytes::Bytes;
+use foldhash::quality::RandomState;
+
+use crate::{BodyHash, identity::IdText};
+
+/// Longer bodies are not kept.
+const LONGEST: usize = 16 * 1024;
+
+/// Recognises the very bytes of a body, so that a storm of one event is neither hashed nor parsed
+/// again.
+///
+/// It says nothing about an event, only what its body says: hash and id. Found by a fast hash with a
+/// secret of its own, and compared byte for byte.
+pub(crate) struct RecentBodies {
+    slots: Box<[Mutex<Option<Recent>>]>,
+    secret: RandomState,
+}
+
+/// A body, and what stands in it.
+#[derive(Clone)]
+struct Recent {
+    fast_hash: u64,
+    body: Bytes,
+    seen: Seen,
+}
+
+/// What was made of a body.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) body_hash: BodyHash,
+    /// `None` where it does not depend on the body alone.
+    pub(crate) event_id: Option<IdText>,
+}
+
+impl RecentBodies {
+    pub(crate) fn new(count: usize) -> Self {
+        let slots = std::iter::repeat_with(Mutex::default).take(count);
+        Self {
+            slots: slots.collect(),
+            secret: RandomState::default(),
+        }
+    }
+
+    /// What was made of the same body.
+    pub(crate) fn look(&self, body: &Bytes) -> Option<Seen> {
+        let (slot, fast_hash) = self.slot(body)?;
+        let recent = {
+            let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.as_ref()
+                .filter(|it| it.fast_hash == fast_hash)?
+                .clone()
+        };
+        (recent.body == body).then_some(recent.seen)
+    }
+
+    /// Keeps a body that came again, in memory of its own: `Bytes` would keep the whole buffer of
+    /// the server alive. It takes the place of another one.
+    pub(crate) fn keep(&self, body: &Bytes, seen: impl FnOnce() -> Seen) {
+        let Some((slot, fast_hash)) = self.slot(body) else {
+            return;
+        };
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        // If it is another one with the same hash, it may stay.
+        if slot.as_ref().is_none_or(|it| it.fast_hash != fast_hash) {
+            *slot = Some(Recent {
+                fast_hash,
+                body: Bytes::copy_from_slice(body),
+                seen: seen(),
+            });
+        }
+    }
+
+    /// The one place where a body can be.
+    fn slot(&self, body: &Bytes) -> Option<(&Mutex<Option<Recent>>, u64)> {
+        if body.len() > LONGEST || self.slots.is_empty() {
+            return None;
+        }
+        let fast_hash = self.secret.hash_one(&body[..]);
+        #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+        let n = fast_hash as usize % self.slots.len();
+        Some((&self.slots[n], fast_hash))
+    }
+}
+
+impl fmt::Debug for RecentBodies {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {}", self.slots.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(body: &Bytes) -> Seen {
+        Seen {
+            body_hash: BodyHash::of(body),
+            event_id: None,
+        }
+    }
+
+    #[test]
+    fn bodies_are_compared_and_not_only_their_hashes() {
+        let bodies = RecentBodies::new(1);
+        let (known, other) = (Bytes::from("known"), Bytes::from("other"));
+        bodies.keep(&known, || seen(&known));
+        assert!(bodies.look(&known).is_some());
+        assert!(bodies.look(&other).is_none());
+
+        // As if both had the same hash.
+        let (_, fast_hash) = bodies.slot(&other).unwrap();
+        bodies.slots[0].lock().unwrap().as_mut().unwrap().fast_hash = fast_hash;
+        assert!(bodies.look(&other).is_none());
+    }
+
+    #[test]
+    fn long_bodies_are_not_kept() {
+        let bodies = RecentBodies::new(1);
+        let longest = Bytes::from(vec![b' '; LONGEST]);
+        let longer = Bytes::from(vec![b' '; LONGEST + 1]);
+        for (body, kept) in [(longest, true), (longer, false)] {
+            bodies.keep(&body, || seen(&body));
+            assert_eq!(bodies.look(&body).is_some(), kept, "{}", body.len());
+        }
+    }
+}
