@@ -39,7 +39,7 @@ fn deliver() {
     let mut stored = WebhookDedupLayer::new(MemoryStore::new(), id.clone()).layer(handler);
     let store = Cached::new(MemoryStore::new());
     let layer = WebhookDedupLayer::new(store, id);
-    let mut remembered = layer.clone().layer(handler);
+    let mut remembered = layer.layer(handler);
     let mut recognised = layer.recent_bodies(8).layer(handler);
     for n in 0..count.parse().unwrap() {
         let n = if what == "first" { n } else { 0 };
