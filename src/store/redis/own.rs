@@ -214,11 +214,11 @@ impl Own {
 
     /// Starts to connect if nobody does.
     fn link_or_attempt(self: &Arc<Self>) -> Result<Ready, RedisStoreError> {
-        let now = Instant::now();
         let mut state = self.lock();
         if let Some(link) = &state.link {
             return Ok(Ready::Link(Arc::clone(link)));
         }
+        let now = Instant::now();
         if let Some(attempt) = &state.attempt
             && now < attempt.over
             && attempt.outcome.has_changed().is_ok()
