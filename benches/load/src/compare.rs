@@ -38,10 +38,14 @@ impl Row {
 pub(crate) struct Rows(pub(crate) Vec<Row>);
 
 impl Rows {
-    /// The figures of a server that was measured.
+    /// The figures of a server, if it was measured.
+    pub(crate) fn find(&self, server: Server) -> Option<&Row> {
+        self.0.iter().find(|row| row.server == server)
+    }
+
+    /// The figures of a server that is always measured.
     pub(crate) fn of(&self, server: Server) -> &Row {
-        let row = self.0.iter().find(|row| row.server == server);
-        row.expect("it was measured")
+        self.find(server).expect("it was measured")
     }
 }
 
@@ -52,14 +56,23 @@ pub(crate) struct Comparison {
     pub(crate) large: Rows,
     pub(crate) latency: Latency,
     pub(crate) counts: Counts,
+    /// Those that could not be measured, and why.
+    missing: Vec<(Server, &'static str)>,
     conditions: String,
     how: String,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Comparison> {
     let began = Instant::now();
-    let mut lab = Lab::open()?;
-    let small = rows(&mut lab, options, &Server::ALL, 64, 1024)?;
+    let mut lab = Lab::open(options)?;
+    let (mut servers, mut missing) = (vec![], vec![]);
+    for server in Server::ALL {
+        match server.obstacle(&mut lab.redis)? {
+            None => servers.push(server),
+            Some(obstacle) => missing.push((server, obstacle)),
+        }
+    }
+    let small = rows(&mut lab, options, &servers, 64, 1024)?;
     let some = [Server::Bare, Server::HandRolled, Server::Layer];
     let large = rows(&mut lab, options, &some, 16, 64 * 1024)?;
     eprintln!("one connection");
@@ -76,6 +89,7 @@ pub(crate) fn run(options: &Options) -> Result<Comparison> {
         large,
         latency,
         counts,
+        missing,
         conditions: lab.conditions()?,
         how,
     })
@@ -133,8 +147,12 @@ impl fmt::Display for Comparison {
             f,
             "64 connections, 1 KiB. CPU is the time that the server's threads ran for a request, by \
              the scheduler's count. Redis commands are those of `INFO commandstats`, the `GET` and \
-             `SET` inside of scripts included. Not 2xx counts the answers of the worst round.\n"
+             `SET` inside of scripts included. Handler runs are for each request. Not 2xx counts the \
+             answers of the worst round.\n"
         )?;
+        for (server, obstacle) in &self.missing {
+            writeln!(f, "Not measured: {}; {obstacle}.\n", server.name())?;
+        }
         section(
             f,
             "First deliveries of 64 KiB",
@@ -168,6 +186,7 @@ fn of_kind(rows: &Rows, kind: Kind) -> Table {
         "× hand-rolled",
         "Redis CPU µs",
         "Redis commands",
+        "handler runs",
         "not 2xx",
     ]);
     let bare = rows.of(Server::Bare).sample(kind);
@@ -185,6 +204,7 @@ fn of_kind(rows: &Rows, kind: Kind) -> Table {
             ratio(sample.cpu / by_hand.cpu),
             format!("{:.1}", sample.redis_cpu),
             commands(sample),
+            ratio(sample.runs),
             sample.refused.to_string(),
         ]);
     }

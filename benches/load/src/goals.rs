@@ -12,7 +12,7 @@ pub(crate) struct Goals(Vec<Goal>);
 
 #[derive(Debug)]
 struct Goal {
-    what: &'static str,
+    what: String,
     target: String,
     measured: String,
     met: bool,
@@ -23,14 +23,13 @@ impl Goals {
         let small = |server| comparison.small.of(server);
         let (bare, by_hand) = (small(Server::Bare), small(Server::HandRolled));
         let (layer, cached) = (small(Server::Layer), small(Server::Cached));
-        let peer = small(Server::Idempotent);
         let large = |server| comparison.large.of(server);
         let (large_by_hand, large_layer) = (large(Server::HandRolled), large(Server::Layer));
         let (counts, latency) = (&comparison.counts, &comparison.latency);
         let first = |a: &Row, b: &Row| a.first.cpu / b.first.cpu;
         let duplicate = |a: &Row, b: &Row| a.duplicate.cpu / b.duplicate.cpu;
         let storm = |a: &Row| a.duplicate.rate / bare.duplicate.rate;
-        Self(vec![
+        let mut goals = vec![
             exactly("Redis commands, first delivery", 2.0, counts.first),
             exactly("Redis commands, duplicate", 1.0, counts.duplicate),
             exactly(
@@ -94,24 +93,22 @@ impl Goals {
                 counts.bytes,
                 "bytes",
             ),
-            at_most(
-                "CPU, first delivery, × `idempotent`",
-                1.0,
-                first(layer, peer),
-            ),
-            at_most(
-                "CPU, duplicate through Redis, × `idempotent`",
-                1.0,
-                duplicate(layer, peer),
-            ),
-        ])
+        ];
+        for peer in [Server::Idempotent, Server::AxumIdempotent] {
+            if let Some(row) = comparison.small.find(peer) {
+                let of = |what| format!("CPU, {what}, × {}", peer.name());
+                goals.push(at_most(of("first delivery"), 1.0, first(layer, row)));
+                goals.push(at_most(of("duplicate"), 1.0, duplicate(layer, row)));
+            }
+        }
+        Self(goals)
     }
 
     pub(crate) fn table(&self) -> Table {
         let mut table = Table::new(&["goal", "target", "measured", "met"]);
         for goal in &self.0 {
             table.row([
-                goal.what.to_owned(),
+                goal.what.clone(),
                 goal.target.clone(),
                 goal.measured.clone(),
                 if goal.met { "yes" } else { "**no**" }.to_owned(),
@@ -121,27 +118,27 @@ impl Goals {
     }
 }
 
-fn exactly(what: &'static str, target: f64, measured: f64) -> Goal {
+fn exactly(what: impl Into<String>, target: f64, measured: f64) -> Goal {
     Goal {
-        what,
+        what: what.into(),
         target: format!("exactly {target}"),
         measured: measured.to_string(),
         met: measured == target,
     }
 }
 
-fn at_most(what: &'static str, target: f64, measured: f64) -> Goal {
+fn at_most(what: impl Into<String>, target: f64, measured: f64) -> Goal {
     Goal {
-        what,
+        what: what.into(),
         target: format!("≤ {}", ratio(target)),
         measured: ratio(measured),
         met: measured <= target,
     }
 }
 
-fn at_least(what: &'static str, target: f64, measured: f64) -> Goal {
+fn at_least(what: impl Into<String>, target: f64, measured: f64) -> Goal {
     Goal {
-        what,
+        what: what.into(),
         target: format!("≥ {}", ratio(target)),
         measured: ratio(measured),
         met: measured >= target,
@@ -149,9 +146,9 @@ fn at_least(what: &'static str, target: f64, measured: f64) -> Goal {
 }
 
 /// The same as `at_most`, of something that has a unit.
-fn within(what: &'static str, target: f64, measured: f64, unit: &str) -> Goal {
+fn within(what: impl Into<String>, target: f64, measured: f64, unit: &str) -> Goal {
     Goal {
-        what,
+        what: what.into(),
         target: format!("≤ {target:.0} {unit}"),
         measured: format!("{measured:.1} {unit}"),
         met: measured <= target,

@@ -1,7 +1,7 @@
 //! Where it is measured: Redis, and the cores.
 
 use crate::{
-    Result,
+    Options, Result,
     generator::Ids,
     machine::{self, Cores},
     redis_server::RedisServer,
@@ -18,7 +18,7 @@ pub(crate) struct Lab {
 
 impl Lab {
     /// Starts Redis, beside which this process stays from now on.
-    pub(crate) fn open() -> Result<Self> {
+    pub(crate) fn open(options: &Options) -> Result<Self> {
         machine::raise_open_files()?;
         let cores = Cores::choose()?;
         if let Some(cores) = cores {
@@ -28,7 +28,7 @@ impl Lab {
         }
         Ok(Self {
             cores,
-            redis: RedisServer::start(cores.map(|cores| cores.load))?,
+            redis: RedisServer::start(&options.redis_server, cores.map(|cores| cores.load))?,
             ids: Ids::default(),
             stolen: machine::stolen()?,
             load_average: machine::load_average()?,
@@ -45,8 +45,9 @@ impl Lab {
             }
             None => "**Not pinned: one core only.**".into(),
         };
+        let redis = &self.redis.version;
         Ok(format!(
-            "{cores} Load average before it: {}; stolen by the hypervisor: {:.1} %.",
+            "Redis {redis}. {cores} Load average before it: {}; stolen by the hypervisor: {:.1} %.",
             self.load_average,
             100.0 * stolen as f64 / all.max(1) as f64,
         ))

@@ -20,7 +20,7 @@ mod report;
 mod scale;
 mod servers;
 
-use std::{error::Error, path::PathBuf, time::Duration};
+use std::{error::Error, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -60,6 +60,9 @@ struct Options {
     /// Length of each measurement, in seconds.
     #[arg(long, default_value = "1.5", global = true, value_parser = seconds)]
     seconds: Duration,
+    /// The program to start as Redis.
+    #[arg(long, default_value = "redis-server", global = true)]
+    redis_server: String,
     /// Where RESULTS.md and results.svg are written.
     #[arg(long, default_value = env!("CARGO_MANIFEST_DIR"), global = true, hide_default_value = true)]
     output: PathBuf,
@@ -70,8 +73,17 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
 }
 
-fn main() -> Result<()> {
-    let Arguments { command, options } = Arguments::parse();
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("load: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(Arguments { command, options }: Arguments) -> Result<()> {
     match command {
         None => {
             let comparison = compare::run(&options)?;

@@ -44,6 +44,8 @@ pub(crate) struct Sample {
     pub(crate) sent: f64,
     /// Calls of each command in Redis, those in scripts included.
     pub(crate) commands: BTreeMap<String, f64>,
+    /// How often the handler ran.
+    pub(crate) runs: f64,
     /// Answers in all that were not 2xx.
     pub(crate) refused: usize,
 }
@@ -83,6 +85,7 @@ pub(crate) fn measure(lab: &mut Lab, servers: &[Running], load: Load) -> Result<
         commands: calls_between(&before.calls, &after.calls)
             .map(|(name, calls)| (name.clone(), calls as f64 / requests))
             .collect(),
+        runs: (after.runs - before.runs) as f64 / requests,
         refused: seen.refused,
     })
 }
@@ -93,6 +96,7 @@ struct Counters {
     received: u64,
     sent: u64,
     calls: BTreeMap<String, u64>,
+    runs: usize,
 }
 
 impl Counters {
@@ -104,6 +108,7 @@ impl Counters {
             received: lab.redis.figure("stats", "total_net_input_bytes")?,
             sent: lab.redis.figure("stats", "total_net_output_bytes")?,
             calls: lab.redis.calls()?,
+            runs: servers.iter().map(Running::runs).sum::<Result<_>>()?,
         })
     }
 }
@@ -137,6 +142,7 @@ impl Sample {
             redis_cpu: of(|it| it.redis_cpu),
             received: of(|it| it.received),
             sent: of(|it| it.sent),
+            runs: of(|it| it.runs),
             commands: names.map(|name| (name.clone(), calls(name))).collect(),
             refused: samples
                 .iter()

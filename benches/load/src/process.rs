@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Subcommand)]
 pub(crate) enum Role {
     /// Becomes `redis-server`.
-    Redis { port: u16 },
+    Redis { program: String, port: u16 },
     /// Is a server under test, and prints its port.
     Serve { server: Server, redis: String },
     /// Prints how long a bare round trip to Redis takes, in nanoseconds.
@@ -42,9 +42,9 @@ impl Role {
             machine::pin(core)?;
         }
         match self {
-            Self::Redis { port } => {
+            Self::Redis { program, port } => {
                 let port = port.to_string();
-                let mut command = Command::new("redis-server");
+                let mut command = Command::new(program);
                 command.args(["--bind", "127.0.0.1", "--port", &port]);
                 command.args(["--save", "", "--appendonly", "no", "--loglevel", "warning"]);
                 Err(command.exec().into())

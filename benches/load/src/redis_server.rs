@@ -19,25 +19,27 @@ pub(crate) struct RedisServer {
     process: Process,
     connection: Connection,
     port: u16,
+    pub(crate) version: String,
 }
 
 impl RedisServer {
     /// Starts a server that keeps nothing on disk, and waits until it answers.
-    pub(crate) fn start(core: Option<usize>) -> Result<Self> {
-        version()?;
+    pub(crate) fn start(program: &str, core: Option<usize>) -> Result<Self> {
+        let version = version(program)?;
         // The free port may be taken by the time Redis has started.
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-            let mut process = Process::start(core, &["redis", &port.to_string()])?;
+            let mut process = Process::start(core, &["redis", program, &port.to_string()])?;
             if let Some(connection) = connect(port, &mut process)? {
                 return Ok(Self {
                     process,
                     connection,
                     port,
+                    version,
                 });
             }
         }
-        Err("redis-server ends right after its start".into())
+        Err("Redis ends right after its start".into())
     }
 
     pub(crate) fn url(&self) -> String {
@@ -64,6 +66,11 @@ impl RedisServer {
         self.command(&["FLUSHALL", "SYNC"])
     }
 
+    pub(crate) fn knows(&mut self, command: &str) -> Result<bool> {
+        let known: Vec<redis::Value> = self.command(&["COMMAND", "INFO", command])?;
+        Ok(known.first().is_some_and(|it| *it != redis::Value::Nil))
+    }
+
     /// A figure of `INFO`.
     pub(crate) fn figure(&mut self, section: &str, name: &str) -> Result<u64> {
         let info: String = self.command(&["INFO", section])?;
@@ -86,19 +93,18 @@ impl RedisServer {
     }
 }
 
-/// The version of the `redis-server` that is installed here.
-pub(crate) fn version() -> Result<String> {
-    match Command::new("redis-server").arg("--version").output() {
+fn version(program: &str) -> Result<String> {
+    match Command::new(program).arg("--version").output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);
             let version = text.split_whitespace().find_map(|it| it.strip_prefix("v="));
             Ok(version.unwrap_or("unknown").to_owned())
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => Err(
-            "redis-server is not installed: install your system's redis-server package \
-             (Debian, Ubuntu: apt-get install redis-server)"
-                .into(),
-        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(format!(
+            "{program} is not installed: scripts/test installs redis-server, as does your system's \
+             package of that name"
+        )
+        .into()),
         Err(error) => Err(error.into()),
     }
 }
@@ -116,5 +122,5 @@ fn connect(port: u16, process: &mut Process) -> Result<Option<Connection>> {
         }
         thread::sleep(Duration::from_millis(5));
     }
-    Err("redis-server does not answer".into())
+    Err("Redis does not answer".into())
 }

@@ -8,6 +8,9 @@ const ID: &str = "evt_1PqX2eL8kT3mZ9aB0cD1eF2g";
 const PREFIX: &str = "evt_";
 const DIGITS: usize = ID.len() - PREFIX.len();
 
+/// 128 bits in Base64.
+const SESSION: &str = "dGhlIGxvYWQgdGVzdC4uLg";
+
 /// Ids that were not used before.
 #[derive(Debug, Default)]
 pub(crate) struct Ids(u64);
@@ -54,8 +57,8 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// With a body of about this many bytes. Every server also gets the id in a header, since one of
-    /// them wants it there.
+    /// With a body of about this many bytes. Every server gets the id in a header, too, and a session,
+    /// since some want them.
     pub(super) fn new(path: Path, body: usize) -> Self {
         let path = match path {
             Path::Webhook => "/webhook",
@@ -65,7 +68,7 @@ impl Request {
         let length = body.len();
         let text = format!(
             "POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
-             idempotency-key: {ID}\r\ncontent-length: {length}\r\n\r\n{body}"
+             cookie: session={SESSION}\r\nidempotency-key: {ID}\r\ncontent-length: {length}\r\n\r\n{body}"
         );
         let digits = |id: usize| id + PREFIX.len();
         let ids = [text.find(ID), text.rfind(ID)].map(|id| digits(id.unwrap_or_default()));

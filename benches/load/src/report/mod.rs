@@ -6,7 +6,7 @@ pub(crate) mod table;
 use std::{fmt, fs, path::Path, process::Command, time::SystemTime};
 
 use self::table::Table;
-use crate::{Result, machine, redis_server};
+use crate::{Result, machine};
 
 /// A part of `RESULTS.md`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,11 +79,10 @@ fn existing(text: &str, part: Part) -> Option<&str> {
 fn provenance(part: Part) -> Result<String> {
     let now = humantime::format_rfc3339_seconds(SystemTime::now());
     Ok(format!(
-        "`{}`, {now}, commit {}. {}, Redis {}; {}.\n",
+        "`{}`, {now}, commit {}. {}; {}.\n",
         part.command(),
         commit(),
         machine::describe()?,
-        redis_server::version()?,
         versions(),
     ))
 }

@@ -4,7 +4,7 @@
 pub(crate) mod fill;
 mod plan;
 
-use std::{fmt, iter};
+use std::{fmt, iter, time::Duration};
 
 use self::{
     fill::{Filled, Store},
@@ -23,6 +23,7 @@ use crate::{
 
 const KIB: usize = 1024;
 const EVENTS: usize = 1_000_000;
+const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// What is varied, and what it costs.
 #[derive(Debug)]
@@ -44,7 +45,7 @@ pub(crate) struct Scale {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Scale> {
-    let mut lab = Lab::open()?;
+    let mut lab = Lab::open(options)?;
     let mut rows = |server, settings: [Setting; 3]| -> Result<Vec<Row>> {
         let row = |setting| row(&mut lab, options, server, setting);
         settings.into_iter().map(row).collect()
@@ -55,7 +56,7 @@ pub(crate) fn run(options: &Options) -> Result<Scale> {
             processes,
             connections: 64,
             body: KIB,
-            label: format!("{processes} processes"),
+            label: format!("{processes}"),
         }),
     )?;
     let connections = rows(
@@ -64,7 +65,7 @@ pub(crate) fn run(options: &Options) -> Result<Scale> {
             processes: 1,
             connections,
             body: KIB,
-            label: format!("{connections} connections"),
+            label: format!("{connections}"),
         }),
     )?;
     let mut bodies = vec![];
@@ -102,7 +103,13 @@ struct Setting {
 }
 
 fn row(lab: &mut Lab, options: &Options, server: Server, setting: Setting) -> Result<Row> {
-    eprintln!("{}, {}", server.name(), setting.label);
+    eprintln!(
+        "{}: processes {}, connections {}, bodies of {} KiB",
+        server.name(),
+        setting.processes,
+        setting.connections,
+        setting.body / KIB,
+    );
     let (mut first, mut duplicate) = (vec![], vec![]);
     for _ in 0..options.rounds.min(3) {
         lab.redis.flush()?;
@@ -114,7 +121,7 @@ fn row(lab: &mut Lab, options: &Options, server: Server, setting: Setting) -> Re
             connections: setting.connections,
             body: setting.body,
             kind,
-            time: options.seconds,
+            time: options.seconds.min(LONG_ENOUGH),
         };
         first.push(measure(lab, &running, load(Kind::First))?);
         duplicate.push(measure(lab, &running, load(Kind::Duplicate))?);
@@ -130,15 +137,19 @@ fn row(lab: &mut Lab, options: &Options, server: Server, setting: Setting) -> Re
 impl fmt::Display for Scale {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}\n", self.conditions)?;
-        section(f, "Processes on one Redis", &costs(&self.processes))?;
+        section(
+            f,
+            "Processes on one Redis",
+            &costs("processes", &self.processes),
+        )?;
         writeln!(
             f,
             "64 connections, 1 KiB. All processes share one core, so this is what a delivery costs, and \
              not how many there can be.\n"
         )?;
-        section(f, "Connections", &costs(&self.connections))?;
+        section(f, "Connections", &costs("connections", &self.connections))?;
         writeln!(f, "One process, 1 KiB.\n")?;
-        section(f, "Bodies", &costs(&self.bodies))?;
+        section(f, "Bodies", &costs("body", &self.bodies))?;
         writeln!(f, "One process, 16 connections.\n")?;
         section(f, "A million completed events", &memory(&self.filled))?;
         writeln!(
@@ -150,10 +161,10 @@ impl fmt::Display for Scale {
     }
 }
 
-fn costs(rows: &[Row]) -> Table {
+fn costs(varied: &str, rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "server",
-        "",
+        varied,
         "first: req/s",
         "p50 ms",
         "p99 ms",

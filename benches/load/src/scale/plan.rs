@@ -116,11 +116,14 @@ impl fmt::Display for Plan {
         section(f, "On paper: 100 000 events a second", &table)?;
         writeln!(
             f,
-            "From the figures above, for first deliveries through one server. Each key is one event, so \
-             Redis Cluster spreads them evenly, and each command touches one shard. A replica for each \
-             shard doubles memory, and adds the same bytes to the network of its primary.\n\n{}\n\
-             So memory decides, and with it the retention: it has to outlast the sender's retries and \
-             nothing more. Duplicates cost less than first deliveries, and remembered ones nothing in Redis.",
+            "From the figures above: first deliveries of 1 KiB, 64 connections, one process. Bytes are \
+             those of the protocol, without TCP and IP. Each event has one key, and each command one key, \
+             so that Redis Cluster spreads events evenly over its shards. A replica for each shard doubles \
+             memory and the network towards Redis. A handler that runs for longer than ten seconds costs a \
+             renewal every ten.\n\n{}\n\
+             So it is memory that decides, and with it the retention: it has to outlast the sender's \
+             retries, and nothing more. Duplicates cost less than first deliveries; remembered ones cost \
+             Redis nothing.",
             self.retention(),
         )
     }

@@ -1,18 +1,30 @@
 //! The servers under test. What differs is in a file each; the rest is the same for all.
 
+mod axum_idempotent;
 mod hand_rolled;
 mod idempotent;
 mod layer;
 
-use std::{hint::black_box, io};
+use std::{
+    hint::black_box,
+    io::{self, Read, Write},
+    net::TcpStream,
+    sync::atomic::{AtomicUsize, Ordering},
+};
 
-use axum::{Router, body::Bytes, http::StatusCode, routing::post, serve::ListenerExt};
+use axum::{
+    Router,
+    body::Bytes,
+    http::StatusCode,
+    routing::{get, post},
+    serve::ListenerExt,
+};
 use clap::ValueEnum;
 use tokio::{net::TcpListener, runtime::Builder};
 use tower_webhook_dedup::{Cached, MemoryStore, RedisStore};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{Result, lab::Lab, process::Process};
+use crate::{Result, lab::Lab, process::Process, redis_server::RedisServer};
 
 /// A server under test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -29,16 +41,19 @@ pub(crate) enum Server {
     Memory,
     /// The crate `idempotent`.
     Idempotent,
+    /// The crate `axum-idempotent`.
+    AxumIdempotent,
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::Bare,
         Self::HandRolled,
         Self::Layer,
         Self::Cached,
         Self::Memory,
         Self::Idempotent,
+        Self::AxumIdempotent,
     ];
 
     /// As the tables have it.
@@ -50,7 +65,16 @@ impl Server {
             Self::Cached => "layer, Cached on Redis",
             Self::Memory => "layer, MemoryStore",
             Self::Idempotent => "idempotent 2.0, Redis",
+            Self::AxumIdempotent => "axum-idempotent 0.6, Redis",
         }
+    }
+
+    /// Why it cannot be measured on this Redis.
+    pub(crate) fn obstacle(self, redis: &mut RedisServer) -> Result<Option<&'static str>> {
+        if self == Self::AxumIdempotent && !redis.knows("HEXPIRE")? {
+            return Ok(Some("it needs HEXPIRE, which came with Redis 7.4"));
+        }
+        Ok(None)
     }
 
     async fn app(self, redis: &str) -> Result<Router> {
@@ -64,11 +88,16 @@ impl Server {
             Self::Cached => Ok(app.layer(layer::layer(Cached::new(RedisStore::open(redis)?)))),
             Self::Memory => Ok(app.layer(layer::layer(MemoryStore::new()))),
             Self::Idempotent => Ok(app.layer(idempotent::layer(redis).await?)),
+            Self::AxumIdempotent => axum_idempotent::around(app, redis).await,
         }
     }
 }
 
+/// How often the handler ran.
+static RUNS: AtomicUsize = AtomicUsize::new(0);
+
 async fn handle(body: Bytes) -> &'static str {
+    RUNS.fetch_add(1, Ordering::Relaxed);
     black_box(body.len());
     "ok"
 }
@@ -76,6 +105,10 @@ async fn handle(body: Bytes) -> &'static str {
 async fn fail(body: Bytes) -> StatusCode {
     black_box(body.len());
     StatusCode::INTERNAL_SERVER_ERROR
+}
+
+async fn runs() -> String {
+    RUNS.load(Ordering::Relaxed).to_string()
 }
 
 /// Serves on one worker thread, until the process is ended. What is logged costs as in production, and
@@ -90,7 +123,8 @@ pub(crate) fn serve(server: Server, redis: &str) -> Result<()> {
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let app = server.app(redis).await?;
+        // Past every layer.
+        let app = server.app(redis).await?.route("/runs", get(runs));
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?.port());
         let listener = listener.tap_io(|connection| drop(connection.set_nodelay(true)));
@@ -113,5 +147,13 @@ impl Running {
         let mut process = Process::start(lab.cores.map(|cores| cores.server), &role)?;
         let port = process.line()?.parse()?;
         Ok(Self { process, port })
+    }
+    /// How often its handler ran.
+    pub(crate) fn runs(&self) -> Result<usize> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.write_all(b"GET /runs HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer.rsplit("\r\n").next().unwrap_or_default().parse()?)
     }
 }
