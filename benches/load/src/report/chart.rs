@@ -18,8 +18,8 @@ const FIRST: RGBColor = RGBColor(217, 119, 6);
 const DUPLICATE: RGBColor = RGBColor(59, 130, 246);
 const TEXT: RGBColor = RGBColor(128, 128, 128);
 
-const WIDTH: i32 = 760;
-const LABELS: i32 = 190;
+const WIDTH: i32 = 780;
+const LABELS: i32 = 220;
 /// Room for the figure beside the longest bar.
 const FIGURE: i32 = 60;
 const HEAD: i32 = 64;

@@ -53,5 +53,9 @@ pub(crate) fn ratio(ratio: f64) -> String {
 
 /// Requests a second.
 pub(crate) fn rate(rate: f64) -> String {
-    format!("{:.1} k", rate / 1e3)
+    if rate < 1e3 {
+        format!("{rate:.0}")
+    } else {
+        format!("{:.1} k", rate / 1e3)
+    }
 }

@@ -155,7 +155,8 @@ impl fmt::Display for Scale {
         writeln!(
             f,
             "By `LeaseStore` itself, with keys as the layer makes them. In this process: growth of the \
-             resident memory; in Redis: growth of `used_memory`, its table of keys included.\n"
+             resident memory; in Redis: growth of `used_memory`, its tables of keys included, which are nearly full here; \
+             right after they grew, an event takes some 30 bytes more.\n"
         )?;
         self.plan.fmt(f)
     }
