@@ -20,7 +20,7 @@ mod report;
 mod scale;
 mod servers;
 
-use std::{error::Error, path::PathBuf, process::ExitCode, time::Duration};
+use std::{error::Error, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
@@ -84,6 +84,8 @@ fn main() -> ExitCode {
 }
 
 fn run(Arguments { command, options }: Arguments) -> Result<()> {
+    // Now, and not after minutes.
+    fs::create_dir_all(&options.output)?;
     match command {
         None => {
             let comparison = compare::run(&options)?;
