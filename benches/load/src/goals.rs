@@ -23,6 +23,7 @@ impl Goals {
         let small = |server| comparison.small.of(server);
         let (bare, by_hand) = (small(Server::Bare), small(Server::HandRolled));
         let (layer, cached) = (small(Server::Layer), small(Server::Cached));
+        let recent = small(Server::Recent);
         let large = |server| comparison.large.of(server);
         let (large_by_hand, large_layer) = (large(Server::HandRolled), large(Server::Layer));
         let (counts, latency) = (&comparison.counts, &comparison.latency);
@@ -53,12 +54,14 @@ impl Goals {
                 0.30,
                 duplicate(cached, by_hand),
             ),
+            at_most("– with `recent_bodies`", 0.30, duplicate(recent, by_hand)),
             at_least(
                 "req/s, duplicates through Redis, × bare",
                 0.60,
                 storm(layer),
             ),
             at_least("req/s, remembered duplicates, × bare", 0.85, storm(cached)),
+            at_least("– with `recent_bodies`", 0.85, storm(recent)),
             at_most(
                 "CPU, first delivery of 64 KiB, × hand-rolled",
                 0.26,
@@ -131,7 +134,7 @@ fn at_most(what: impl Into<String>, target: f64, measured: f64) -> Goal {
     Goal {
         what: what.into(),
         target: format!("≤ {}", ratio(target)),
-        measured: ratio(measured),
+        measured: format!("{measured:.3}"),
         met: measured <= target,
     }
 }
@@ -140,7 +143,7 @@ fn at_least(what: impl Into<String>, target: f64, measured: f64) -> Goal {
     Goal {
         what: what.into(),
         target: format!("≥ {}", ratio(target)),
-        measured: ratio(measured),
+        measured: format!("{measured:.3}"),
         met: measured >= target,
     }
 }

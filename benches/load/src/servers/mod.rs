@@ -21,7 +21,7 @@ use axum::{
 };
 use clap::ValueEnum;
 use tokio::{net::TcpListener, runtime::Builder};
-use tower_webhook_dedup::{Cached, MemoryStore, RedisStore};
+use tower_webhook_dedup::{MemoryStore, RedisStore};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::{Result, lab::Lab, process::Process, redis_server::RedisServer};
@@ -37,6 +37,8 @@ pub(crate) enum Server {
     Layer,
     /// The same, with `Cached` around the store.
     Cached,
+    /// The same, and the layer recognises recent bodies.
+    Recent,
     /// This layer on `MemoryStore`.
     Memory,
     /// The crate `idempotent`.
@@ -46,11 +48,12 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Bare,
         Self::HandRolled,
         Self::Layer,
         Self::Cached,
+        Self::Recent,
         Self::Memory,
         Self::Idempotent,
         Self::AxumIdempotent,
@@ -63,6 +66,7 @@ impl Server {
             Self::HandRolled => "hand-rolled SET NX EX",
             Self::Layer => "layer, Redis",
             Self::Cached => "layer, Cached on Redis",
+            Self::Recent => "layer, Cached, recent bodies",
             Self::Memory => "layer, MemoryStore",
             Self::Idempotent => "idempotent 2.0, Redis",
             Self::AxumIdempotent => "axum-idempotent 0.6, Redis",
@@ -85,7 +89,8 @@ impl Server {
             Self::Bare => Ok(app),
             Self::HandRolled => hand_rolled::app(redis).await,
             Self::Layer => Ok(app.layer(layer::layer(RedisStore::open(redis)?))),
-            Self::Cached => Ok(app.layer(layer::layer(Cached::new(RedisStore::open(redis)?)))),
+            Self::Cached => Ok(app.layer(layer::cached(redis)?)),
+            Self::Recent => Ok(app.layer(layer::cached(redis)?.recent_bodies(64))),
             Self::Memory => Ok(app.layer(layer::layer(MemoryStore::new()))),
             Self::Idempotent => Ok(app.layer(idempotent::layer(redis).await?)),
             Self::AxumIdempotent => axum_idempotent::around(app, redis).await,
