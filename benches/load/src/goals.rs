@@ -1,0 +1,159 @@
+//! What the layer aims at, beside what was measured.
+
+use crate::{
+    compare::{Comparison, Row},
+    report::table::{Table, ratio},
+    servers::Server,
+};
+
+/// The goals of one run.
+#[derive(Debug)]
+pub(crate) struct Goals(Vec<Goal>);
+
+#[derive(Debug)]
+struct Goal {
+    what: String,
+    target: String,
+    measured: String,
+    met: bool,
+}
+
+impl Goals {
+    pub(crate) fn of(comparison: &Comparison) -> Self {
+        let small = |server| comparison.small.of(server);
+        let (bare, by_hand) = (small(Server::Bare), small(Server::HandRolled));
+        let (layer, cached) = (small(Server::Layer), small(Server::Cached));
+        let recent = small(Server::Recent);
+        let large = |server| comparison.large.of(server);
+        let (large_by_hand, large_layer) = (large(Server::HandRolled), large(Server::Layer));
+        let (counts, latency) = (&comparison.counts, &comparison.latency);
+        let first = |a: &Row, b: &Row| a.first.cpu / b.first.cpu;
+        let duplicate = |a: &Row, b: &Row| a.duplicate.cpu / b.duplicate.cpu;
+        let storm = |a: &Row| a.duplicate.rate / bare.duplicate.rate;
+        let mut goals = vec![
+            exactly("Redis commands, first delivery", 2.0, counts.first),
+            exactly("Redis commands, duplicate", 1.0, counts.duplicate),
+            exactly(
+                "Redis commands, duplicate remembered by `Cached`",
+                0.0,
+                counts.remembered,
+            ),
+            exactly("Redis commands, failed delivery", 2.0, counts.failed),
+            at_most(
+                "CPU, first delivery, × hand-rolled",
+                0.60,
+                first(layer, by_hand),
+            ),
+            at_most(
+                "CPU, duplicate through Redis, × hand-rolled",
+                0.42,
+                duplicate(layer, by_hand),
+            ),
+            at_most(
+                "CPU, remembered duplicate, × hand-rolled",
+                0.30,
+                duplicate(cached, by_hand),
+            ),
+            at_most("– with `recent_bodies`", 0.30, duplicate(recent, by_hand)),
+            at_least(
+                "req/s, duplicates through Redis, × bare",
+                0.60,
+                storm(layer),
+            ),
+            at_least("req/s, remembered duplicates, × bare", 0.85, storm(cached)),
+            at_least("– with `recent_bodies`", 0.85, storm(recent)),
+            at_most(
+                "CPU, first delivery of 64 KiB, × hand-rolled",
+                0.26,
+                first(large_layer, large_by_hand),
+            ),
+            at_most(
+                "CPU, duplicate of 64 KiB, × hand-rolled",
+                0.26,
+                duplicate(large_layer, large_by_hand),
+            ),
+            within(
+                "Redis CPU, first delivery",
+                15.0,
+                layer.first.redis_cpu,
+                "µs",
+            ),
+            within(
+                "p50 over bare, first delivery: two round trips and 60 µs",
+                2.0 * latency.round_trip + 60.0,
+                latency.first_over_bare(),
+                "µs",
+            ),
+            within(
+                "p50 over bare, duplicate: one round trip and 40 µs",
+                latency.round_trip + 40.0,
+                latency.duplicate_over_bare(),
+                "µs",
+            ),
+            within(
+                "`MEMORY USAGE`, completed event",
+                300.0,
+                counts.bytes,
+                "bytes",
+            ),
+        ];
+        for peer in [Server::Idempotent, Server::AxumIdempotent] {
+            if let Some(row) = comparison.small.find(peer) {
+                let of = |what| format!("CPU, {what}, × {}", peer.name());
+                goals.push(at_most(of("first delivery"), 1.0, first(layer, row)));
+                goals.push(at_most(of("duplicate"), 1.0, duplicate(layer, row)));
+            }
+        }
+        Self(goals)
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let mut table = Table::new(&["goal", "target", "measured", "met"]);
+        for goal in &self.0 {
+            table.row([
+                goal.what.clone(),
+                goal.target.clone(),
+                goal.measured.clone(),
+                if goal.met { "yes" } else { "**no**" }.to_owned(),
+            ]);
+        }
+        table
+    }
+}
+
+fn exactly(what: impl Into<String>, target: f64, measured: f64) -> Goal {
+    Goal {
+        what: what.into(),
+        target: format!("exactly {target}"),
+        measured: measured.to_string(),
+        met: measured == target,
+    }
+}
+
+fn at_most(what: impl Into<String>, target: f64, measured: f64) -> Goal {
+    Goal {
+        what: what.into(),
+        target: format!("≤ {}", ratio(target)),
+        measured: format!("{measured:.3}"),
+        met: measured <= target,
+    }
+}
+
+fn at_least(what: impl Into<String>, target: f64, measured: f64) -> Goal {
+    Goal {
+        what: what.into(),
+        target: format!("≥ {}", ratio(target)),
+        measured: format!("{measured:.3}"),
+        met: measured >= target,
+    }
+}
+
+/// The same as `at_most`, of something that has a unit.
+fn within(what: impl Into<String>, target: f64, measured: f64, unit: &str) -> Goal {
+    Goal {
+        what: what.into(),
+        target: format!("≤ {target:.0} {unit}"),
+        measured: format!("{measured:.1} {unit}"),
+        met: measured <= target,
+    }
+}
