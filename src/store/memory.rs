@@ -33,7 +33,7 @@ pub struct MemoryStore {
 }
 
 impl MemoryStore {
-    /// How many entries [`new`](Self::new) makes room for: 100 000, some 40 MB.
+    /// How many entries [`new`](Self::new) makes room for: 100 000, some 50 MB.
     pub const DEFAULT_CAPACITY: usize = 100_000;
 
     /// An empty store with room for [`DEFAULT_CAPACITY`](Self::DEFAULT_CAPACITY) entries.
