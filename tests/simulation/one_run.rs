@@ -107,10 +107,7 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     }
     let sent = ledger.sent_at(last.pid, Some(event), &last.call);
     let time = (sent, taken.at);
-    let stood_still = ledger.blame_of(earlier.pid, event, time, |_| false);
-    let in_vain =
-        ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, event, &last, sent, old);
-    if stood_still.is_some() || in_vain {
+    if ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, event, &last, sent, old) {
         return Ok("(2) beside another: its lease could not be renewed");
     }
     let earlier = earlier.run;
@@ -120,7 +117,8 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
 }
 
 /// Whether it was tried until the end to renew a lease that was last prolonged by this call: a
-/// renewal that fails is sent again after a twelfth of the lease, or a second.
+/// renewal that fails is sent again after a twelfth of the lease, or a second. A process that stood
+/// still at the end could not.
 fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: Token) -> bool {
     let policy = &ledger.plan.policy;
     // By the store's clock or its owner's, whichever comes first. What was not answered has
@@ -140,12 +138,16 @@ fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: 
     let end = last.at + policy.lease * 1_000 / policy.store_clock;
     let end = end.min(known + policy.lease);
     let retry = (policy.lease / 12).min(1_000) + policy.store_timeout + 50;
-    ledger.facts.iter().any(|fact| {
-        let renews = |call: &Call| call.operation == Operation::Renew && call.token == Some(token);
-        matches!(&fact.what, What::Called { call, .. } if renews(call))
-            && fact.at <= end
-            && fact.at + retry >= end
-    })
+    let stood_still = ledger.frozen(last.pid, end.saturating_sub(retry), end) > 0;
+    let mut facts = ledger.facts.iter();
+    stood_still
+        || facts.any(|fact| {
+            let renews =
+                |call: &Call| call.operation == Operation::Renew && call.token == Some(token);
+            matches!(&fact.what, What::Called { call, .. } if renews(call))
+                && fact.at <= end
+                && fact.at + retry >= end
+        })
 }
 
 /// A run began after another one had succeeded.

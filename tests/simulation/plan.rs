@@ -389,6 +389,6 @@ fn pick(rng: &mut fastrand::Rng, of: &[Millis]) -> Millis {
     *pick_of(rng, of)
 }
 
-fn pick_of<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
+pub(crate) fn pick_of<'a, T>(rng: &mut fastrand::Rng, of: &'a [T]) -> &'a T {
     &of[rng.usize(0..of.len())]
 }

@@ -1,10 +1,10 @@
 //! Worlds in which faults meet that matter only together, and would seldom do so by chance.
 
-use tower_webhook_dedup::{InFlight, Operation};
+use tower_webhook_dedup::{InFlight, OnDisconnect, Operation};
 
-use crate::plan::{Fault, Moment, Plan, Run, Trouble, When};
+use crate::plan::{Fault, Millis, Moment, Plan, Run, Trouble, When, pick_of};
 
-/// In three worlds of eight something is added to what was drawn.
+/// In nine worlds of sixteen something is added to what was drawn.
 pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
     match rng.u8(0..16) {
         0 => troubled_renewals(plan, rng),
@@ -13,6 +13,9 @@ pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
         3 => an_end_of_age_near_the_end_of_a_run(plan, rng),
         4 => a_standby_that_does_not_reach_the_store(plan, rng),
         5 => an_end_of_a_run_that_meets_a_renewal(plan, rng),
+        6 => a_run_whose_acquire_was_answered_late(plan, rng),
+        7 => a_completion_that_the_store_cannot_hold(plan, rng),
+        8 => two_completions_that_are_not_written(plan, rng),
         _ => {}
     }
 }
@@ -68,12 +71,7 @@ fn a_process_that_stands_still_after_its_acquire(plan: &mut Plan, rng: &mut fast
         Moment::Landed
     };
     plan.faults.push(Fault::Freeze {
-        when: When::Call {
-            event: 0,
-            operation: Operation::Acquire,
-            n: 1,
-            moment,
-        },
+        when: with_first(Operation::Acquire, moment),
         process: rng.usize(0..plan.processes),
         time: rng.u64(lease..3 * lease),
     });
@@ -112,5 +110,90 @@ fn an_end_of_a_run_that_meets_a_renewal(plan: &mut Plan, rng: &mut fastrand::Rng
     let late = Trouble::Late(run - lease / 3 + rng.u64(0..1_000));
     for process in 0..plan.processes {
         plan.faults.push(call(process, Operation::Renew, 1, late));
+    }
+}
+
+/// Its lease is old when it begins, and its limit is near.
+fn a_run_whose_acquire_was_answered_late(plan: &mut Plan, rng: &mut fastrand::Rng) {
+    let lease = plan.policy.lease;
+    plan.policy.run_limit = lease / 2;
+    plan.processes = plan.processes.max(2);
+    let late = rng.u64(lease * 5 / 8..lease * 15 / 16);
+    let event = &mut plan.events[0];
+    event.runs = vec![*pick_of(rng, &[Run::Hang, Run::Succeed(lease / 2 - 1)])];
+    // It would hang up before it began.
+    event.timeout = None;
+    // While it runs, and its lease has run out if nobody renews it.
+    let copies = [0; 3].map(|_| lease + rng.u64(50..late - lease / 2));
+    event.copies.extend(copies);
+    plan.faults.truncate(1);
+    for process in 0..plan.processes {
+        plan.faults.push(Fault::Freeze {
+            when: with_first(Operation::Acquire, Moment::Landed),
+            process,
+            time: late,
+        });
+    }
+}
+
+/// It has no room for the record, and loses the lease.
+fn a_completion_that_the_store_cannot_hold(plan: &mut Plan, rng: &mut fastrand::Rng) {
+    let lease = plan.policy.lease;
+    plan.policy.run_limit = plan.policy.run_limit.max(2 * lease);
+    let event = &mut plan.events[0];
+    let run = rng.u64(0..lease / 2);
+    event.runs = vec![Run::Succeed(run)];
+    let forgets = event.first + run + rng.u64(100..lease);
+    let copies = [0; 3].map(|_| forgets - event.first + rng.u64(1..1_000));
+    event.copies.extend(copies);
+    let full = full(event.first, forgets + lease);
+    plan.faults.truncate(1);
+    plan.faults.extend([full, Fault::Forget { at: forgets }]);
+}
+
+/// A run whose lease ran out and the one that took over both succeed in one process, in one order or
+/// the other.
+fn two_completions_that_are_not_written(plan: &mut Plan, rng: &mut fastrand::Rng) {
+    let lease = plan.policy.lease;
+    let policy = &mut plan.policy;
+    policy.run_limit = 4 * lease;
+    policy.retention = policy.retention.max(60_000);
+    policy.on_disconnect = OnDisconnect::Finish;
+    plan.processes = 1;
+    let event = &mut plan.events[0];
+    // It stands still for so long that the lease has run out.
+    let (freezes, time) = (rng.u64(100..lease / 2), rng.u64(lease..lease * 5 / 4));
+    let goes_on = freezes + time;
+    let runs = [(); 2].map(|()| rng.u64(200..lease));
+    event.runs = vec![Run::Succeed(goes_on + runs[0]), Run::Succeed(runs[1])];
+    let ended = goes_on + lease + rng.u64(0..lease);
+    event.copies = vec![goes_on + rng.u64(10..150)];
+    event
+        .copies
+        .extend([0; 2].map(|_| ended + rng.u64(lease..4 * lease)));
+    let first = event.first;
+    plan.faults.retain(|fault| fault.process().is_none());
+    plan.faults.truncate(1);
+    let freeze = Fault::Freeze {
+        when: When::At(first + freezes),
+        process: 0,
+        time,
+    };
+    plan.faults.extend([freeze, full(first, first + ended)]);
+}
+
+fn with_first(operation: Operation, moment: Moment) -> When {
+    When::Call {
+        event: 0,
+        operation,
+        n: 1,
+        moment,
+    }
+}
+
+fn full(from: Millis, to: Millis) -> Fault {
+    Fault::Full {
+        from,
+        time: to - from,
     }
 }
