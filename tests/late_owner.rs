@@ -1,11 +1,12 @@
 //! Promise 4: a late owner does no harm, and learns that it is late.
 
 use std::{
+    convert::Infallible,
     future::pending,
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -17,8 +18,8 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
-    Begun, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation, Record,
-    Release, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
+    Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, MemoryStore, OnDisconnect,
+    Operation, Ran, Record, Release, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
 };
 
 use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
@@ -340,6 +341,28 @@ async fn no_run_begins_under_a_lease_that_ran_out_before_its_reply_was_heard() {
 }
 
 /// An acquire that timed out, and lands when its request has long been answered.
+/// The process stands still while a handler that could block its thread waits for the heartbeat.
+#[tokio::test(start_paused = true)]
+async fn no_run_begins_under_a_lease_that_ran_out_before_the_handler_was_called() {
+    let store = MemoryStore::new();
+    let dedup = |store: &MemoryStore| Dedup::new(store.clone()).lease(secs(2));
+    let (slow, other) = (dedup(&store), dedup(&store));
+    slow.wrap_tasks(|_| Box::pin(pending()));
+    let (key, runs) = (e1(), AtomicUsize::new(0));
+    let run = || async {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Infallible>(())
+    };
+
+    let mut late = pin!(slow.run(&key, run));
+    assert!((&mut late).now_or_never().is_none());
+    assert!(store.inspect(&key, Instant::now()).await.unwrap().is_some());
+    advance(secs(2)).await;
+    assert!(matches!(other.run(&key, run).await, Ok(Ran::Completed(()))));
+    assert!(matches!(late.await, Ok(Ran::InFlight { .. })));
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_lands_after_it_timed_out_is_released() {
     // Before the first release, between it and the second.

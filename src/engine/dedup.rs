@@ -307,7 +307,8 @@ impl<St: LeaseStore> Dedup<St> {
                 });
                 match lease.keep().await {
                     Ok(()) => Begun::Acquired(lease),
-                    // Another run goes on here; what this token holds, or will, is released.
+                    // Another run goes on here, or may elsewhere; what this token holds, or will,
+                    // is released.
                     Err(Superseded) => Begun::InFlight {
                         retry_after: retry_after(self.settings.lease),
                     },

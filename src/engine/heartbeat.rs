@@ -33,7 +33,7 @@ pub(super) struct Heartbeat {
     task: Arc<Task>,
 }
 
-/// A lease that was acquired later holds the event in this process.
+/// A lease that was acquired later holds the event, in this process, or may elsewhere.
 pub(super) struct Superseded;
 
 type Shard = KeyMap<Arc<Beat>>;

@@ -83,6 +83,10 @@ impl<St: LeaseStore> Lease<St> {
             // takes from. A handler that now blocks the thread would hold it up, so let it go
             // first.
             tokio::task::yield_now().await;
+            // The process may have stood still meanwhile.
+            if self.is_lost() {
+                return Err(Superseded);
+            }
         }
         Ok(())
     }
