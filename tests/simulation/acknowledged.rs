@@ -77,12 +77,12 @@ fn promises(ledger: &Ledger<'_>) -> Promises {
 
 /// A loss is reported when its reason is there, and not of what is done.
 fn reports(verdict: &mut Verdict<'_>, promises: &Promises) {
-    let age = verdict.ledger.plan.policy.standby_age;
     for (place, fact) in verdict.ledger.facts.iter().enumerate() {
         let (Some(pid), Some(event), What::Lost { reason }) = (fact.pid, fact.event, &fact.what)
         else {
             continue;
         };
+        let policy = verdict.ledger.policy(pid);
         let promised = promises.get(&(pid, event)).and_then(|places| {
             let before: Vec<_> = places.iter().filter(|it| **it < place).collect();
             Some(verdict.ledger.at(**before.last()?))
@@ -93,7 +93,7 @@ fn reports(verdict: &mut Verdict<'_>, promises: &Promises) {
                 verdict.excuse("(1) reported lost, but done");
                 continue;
             }
-            (Some(promised), LostReason::TooOld) if fact.at < promised + age => {
+            (Some(promised), LostReason::TooOld) if fact.at < promised + policy.standby_age => {
                 Some("reported as too old before its time")
             }
             (_, LostReason::Drained) if !drains(&verdict.ledger, pid, place) => {
@@ -104,8 +104,8 @@ fn reports(verdict: &mut Verdict<'_>, promises: &Promises) {
         };
         if let Some(text) = text {
             verdict.breach(Invariant::Acknowledged, place, event, text);
-        } else if is_recorded(&verdict.ledger, event, place) {
-            let recent = 3 * verdict.ledger.plan.policy.store_timeout;
+        } else if is_recorded(&verdict.ledger, (pid, event), place) {
+            let recent = 3 * policy.store_timeout;
             let time = (fact.at.saturating_sub(recent), fact.at);
             let inspects = |it| it == Operation::Inspect;
             match verdict.ledger.blame_of(pid, event, time, inspects) {
@@ -127,16 +127,15 @@ fn drains(ledger: &Ledger<'_>, pid: Pid, before: usize) -> bool {
 }
 
 /// Whether the store has had it as done for longer than a look takes.
-fn is_recorded(ledger: &Ledger<'_>, event: usize, place: usize) -> bool {
+fn is_recorded(ledger: &Ledger<'_>, (pid, event): (Pid, usize), place: usize) -> bool {
     let mut landed = ledger.landed(event).filter(|it| it.place < place);
     let Some(done) = landed.rfind(|it| matches!(it.then, Held::Done(_)) && it.then != it.holder)
     else {
         return false;
     };
-    let policy = &ledger.plan.policy;
-    let recent: Millis = 3 * policy.store_timeout;
+    let recent: Millis = 3 * ledger.policy(pid).store_timeout;
     let at = ledger.at(place);
-    let kept = policy.kept() * 1_000 / policy.store_clock;
+    let kept = ledger.plan.policy.kept();
     done.at + recent < at
         && at < done.at + kept - recent.min(kept)
         && ledger.lost_between(done.place, place).is_none()

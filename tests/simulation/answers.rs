@@ -10,14 +10,14 @@ const SLACK: Millis = 50;
 
 pub(crate) fn check(verdict: &mut Verdict<'_>) {
     let ledger = &verdict.ledger;
-    let policy = &ledger.plan.policy;
-    // Acquire, wait and acquire once more, run, and complete.
-    let bound = 3 * policy.store_timeout + policy.wait() + policy.run_limit + SLACK;
     let mut late = Vec::new();
     for (place, fact) in ledger.facts.iter().enumerate() {
         let (Some(pid), What::Arrived { delivery }) = (fact.pid, &fact.what) else {
             continue;
         };
+        let policy = ledger.policy(pid);
+        // Acquire, wait and acquire once more, run, and complete.
+        let bound = 3 * policy.store_timeout + policy.wait() + policy.run_limit + SLACK;
         let over = ledger.facts.iter().skip(place).find(|it| match &it.what {
             What::Answered { delivery: n, .. }
             | What::HungUp { delivery: n }

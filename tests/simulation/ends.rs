@@ -68,7 +68,7 @@ fn left(ledger: &Ledger<'_>, breaches: &mut Breaches) {
 
 /// Why a run may have been dropped.
 fn has_cause(ledger: &Ledger<'_>, run: &RunOf) -> bool {
-    let policy = &ledger.plan.policy;
+    let policy = ledger.policy(run.pid);
     let (began, ended) = (ledger.at(run.began), ledger.at(run.ended));
     let of_event = |n: &usize| ledger.facts[*n].event == Some(run.event);
     let of_process = |n: &usize| ledger.facts[*n].pid == Some(run.pid);
@@ -101,7 +101,7 @@ fn leases(ledger: &Ledger<'_>, breaches: &mut Breaches) -> Vec<&'static str> {
             let Some(until) = held_until(ledger, event, token, it.place) else {
                 continue;
             };
-            let grace = over.max(it.at) + 3 * ledger.plan.policy.store_timeout + 1_500;
+            let grace = over.max(it.at) + 3 * ledger.policy(it.pid).store_timeout + 1_500;
             if until <= grace {
                 continue;
             }
@@ -133,6 +133,7 @@ fn stuck(
     token: Token,
     time: (Millis, Millis),
 ) -> Option<&'static str> {
+    let policy = ledger.policy(pid);
     // No call: then the process or the store as a whole.
     if ledger.blame_of(pid, event, time, |_| false).is_some() {
         return Some("(7) lease left: its process or the store stood still");
@@ -157,8 +158,8 @@ fn stuck(
             },
             _ => None,
         });
-    let tried = tried.max()? + 2 * ledger.plan.policy.store_timeout + 100;
-    let long_enough = time.1.min(time.0 + ledger.plan.policy.lease);
+    let tried = tried.max()? + 2 * policy.store_timeout + 100;
+    let long_enough = time.1.min(time.0 + policy.lease);
     (tried >= long_enough).then_some("(7) lease left: all its releases failed")
 }
 
@@ -191,7 +192,7 @@ fn over(
             if it.token == call.token && it.operation == Operation::Release)
     });
     let released = releases.map(|fact| fact.at).min().unwrap_or(Millis::MAX);
-    let given_up = ledger.sent_at(pid, Some(event), call) + ledger.plan.policy.store_timeout;
+    let given_up = ledger.sent_at(pid, Some(event), call) + ledger.policy(pid).store_timeout;
     let given_up = given_up.min(released);
     Some((given_up, "by a call that nobody ran under"))
 }

@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, fmt};
 
-use crate::{acknowledged, answers, ends, ledger::Ledger, one_run, owners, plan::Millis};
+use crate::{
+    acknowledged, answers, ends, ledger::Ledger, one_run, owners, plan::Millis, remembered,
+};
 
 /// The invariants, by the numbers under which `tests/README.md` has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +45,7 @@ impl<'a> Verdict<'a> {
         };
         acknowledged::check(&mut verdict);
         one_run::check(&mut verdict);
+        remembered::check(&mut verdict);
         owners::check(&mut verdict);
         answers::check(&mut verdict);
         ends::check(&mut verdict);

@@ -6,7 +6,7 @@ use tower_webhook_dedup::{Operation, Token};
 
 use crate::{
     log::{Call, Fact, Held, How, Pid, Reply, What},
-    plan::{Millis, Plan},
+    plan::{Millis, Plan, Policy},
 };
 
 pub(crate) struct Ledger<'a> {
@@ -149,7 +149,7 @@ impl<'a> Ledger<'a> {
             event,
             operation: Some(call.operation),
             from,
-            to: from + self.plan.policy.store_timeout,
+            to: from + self.policy(pid).store_timeout,
             name: "a store call went wrong",
         });
     }
@@ -172,6 +172,11 @@ impl<'a> Ledger<'a> {
                 span.to = at;
             }
         }
+    }
+
+    /// The settings of this process, whose clock may go faster or slower.
+    pub(crate) fn policy(&self, pid: Pid) -> Policy {
+        self.plan.policy_of(pid.slot)
     }
 
     pub(crate) fn sent_at(&self, pid: Pid, event: Option<usize>, call: &Call) -> Millis {

@@ -9,6 +9,7 @@
 
 mod acknowledged;
 mod answers;
+mod clocks;
 mod draw;
 mod ends;
 mod faults;
@@ -21,6 +22,7 @@ mod one_run;
 mod owners;
 mod plan;
 mod process;
+mod remembered;
 mod schedule;
 mod sender;
 mod server;

@@ -50,7 +50,7 @@ fn settle(verdict: &mut Verdict<'_>, invariant: Invariant, run: &RunOf, judged: 
 
 /// A run without a lease: by the user's own choice, when the store failed.
 fn unprotected(ledger: &Ledger<'_>, run: &RunOf) -> Judged {
-    let policy = &ledger.plan.policy;
+    let policy = ledger.policy(run.pid);
     let at = ledger.at(run.began);
     let time = (at.saturating_sub(policy.store_timeout + 1), at);
     let acquires = |it| it == Operation::Acquire;
@@ -120,7 +120,7 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
 /// renewal that fails is sent again after a twelfth of the lease, or a second. A process that stood
 /// still at the end could not.
 fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: Token) -> bool {
-    let policy = &ledger.plan.policy;
+    let (policy, store) = (ledger.policy(last.pid), &ledger.plan.policy);
     // By the store's clock or its owner's, whichever comes first. What was not answered has
     // prolonged nothing that its owner knows of.
     let heard = ledger.facts.iter().filter_map(|fact| match &fact.what {
@@ -135,7 +135,7 @@ fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: 
         _ => None,
     });
     let known = heard.max().map_or(sent, |heard| sent.min(heard));
-    let end = last.at + policy.lease * 1_000 / policy.store_clock;
+    let end = last.at + store.lease * 1_000 / store.store_clock;
     let end = end.min(known + policy.lease);
     let retry = (policy.lease / 12).min(1_000) + policy.store_timeout + 50;
     let stood_still = ledger.frozen(last.pid, end.saturating_sub(retry), end) > 0;
@@ -167,8 +167,7 @@ fn after(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     }
     let mut before = ledger.landed(event).filter(|it| it.place < taken.place);
     if let Some(done) = before.find(|it| it.then == Held::Done(old)) {
-        let policy = &ledger.plan.policy;
-        let kept = policy.kept() * 1_000 / policy.store_clock;
+        let kept = ledger.plan.policy.kept();
         return if ledger.lost_between(done.place, taken.place).is_some() {
             Ok("(3) again: the store lost the record")
         } else if taken.at >= done.at + kept {
@@ -198,7 +197,7 @@ fn after(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
 
 /// A run that began later under a lease that was acquired earlier.
 fn stale(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf, taken: &Landed) -> Option<Judged> {
-    let policy = &ledger.plan.policy;
+    let policy = ledger.policy(taken.pid);
     let other = ledger.acquisition(later.event, earlier.token?, earlier.began)?;
     if other.place < taken.place {
         return None;
@@ -230,7 +229,7 @@ fn asked(ledger: &Ledger<'_>, run: &RunOf) -> usize {
 }
 
 /// Whether the process knew at this place that the completion is still to be written.
-fn is_pending(ledger: &Ledger<'_>, run: &RunOf, at: usize) -> bool {
+pub(crate) fn is_pending(ledger: &Ledger<'_>, run: &RunOf, at: usize) -> bool {
     let mut pending = false;
     for fact in ledger.facts.iter().take(at).skip(run.ended) {
         match &fact.what {

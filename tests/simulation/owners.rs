@@ -62,7 +62,7 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
 
 /// A handler is told of the loss of its lease when the process can know of it, and not before.
 fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
-    let (pid, lease) = (run.pid, ledger.plan.policy.lease);
+    let (pid, lease) = (run.pid, ledger.policy(run.pid).lease);
     let event = Some(run.event);
     let end = run.ended.min(ledger.facts.len());
     let sent = |call| ledger.sent_at(pid, event, call);

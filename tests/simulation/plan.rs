@@ -4,7 +4,12 @@ use std::time::Duration;
 
 use tower_webhook_dedup::{AfterWait, InFlight, Limits, OnDisconnect, Operation, StoreFailure};
 
-use crate::{draw::draw, schedule::Schedule, theme};
+use crate::{
+    clocks::{Clocks, clocks},
+    draw::draw,
+    schedule::Schedule,
+    theme,
+};
 
 /// Milliseconds: the clock of a world counts in them, as tokio's timers do.
 pub(crate) type Millis = u64;
@@ -15,6 +20,8 @@ pub(crate) struct Plan {
     pub(crate) policy: Policy,
     /// How many processes receive deliveries.
     pub(crate) processes: usize,
+    /// Those of the processes, by slot.
+    pub(crate) clocks: Vec<Clocks>,
     pub(crate) events: Vec<Event>,
     pub(crate) faults: Vec<Fault>,
     /// The store gives a lease to everybody who asks: to see that this is seen.
@@ -32,8 +39,11 @@ pub(crate) struct Policy {
     pub(crate) in_flight: InFlight,
     pub(crate) store_failure: StoreFailure,
     pub(crate) on_disconnect: OnDisconnect,
-    /// How fast the store's clock goes, in thousandths of the processes'.
+    /// How fast the store's clock goes, in thousandths of whoever's policy it is: the world's, or a
+    /// process's.
     pub(crate) store_clock: u64,
+    /// For how long processes remember what is done, where they do.
+    pub(crate) remembered: Option<Millis>,
 }
 
 /// One event and its sender.
@@ -164,9 +174,9 @@ impl Policy {
         Limits::default().standby_age(Duration::from_millis(self.standby_age))
     }
 
-    /// How long a record is kept, by the store's clock.
+    /// How long a record is kept.
     pub(crate) fn kept(&self) -> Millis {
-        self.retention.max(self.lease)
+        self.retention.max(self.lease) * 1_000 / self.store_clock
     }
 
     /// As long as a request may wait for another run.
@@ -188,7 +198,8 @@ const OPERATIONS: [Operation; 4] = [
 impl Plan {
     pub(crate) fn of(seed: u64) -> Self {
         let rng = &mut draw(seed, &[0]);
-        let policy = policy(rng);
+        let mut policy = policy(rng);
+        policy.remembered = remembered(&mut draw(seed, &[3]));
         let processes = rng.usize(1..=3);
         let count = if rng.u8(0..4) > 0 {
             1
@@ -209,6 +220,7 @@ impl Plan {
             processes,
             faults: faults.collect(),
             events,
+            clocks: clocks(&mut draw(seed, &[2])),
             sabotaged: false,
         };
         theme::add(&mut plan, rng);
@@ -247,7 +259,13 @@ fn policy(rng: &mut fastrand::Rng) -> Policy {
             ],
         ),
         store_clock: *pick_of(rng, &[1_000, 1_000, 1_000, 950, 1_050]),
+        remembered: None,
     }
+}
+
+/// In one world of two.
+fn remembered(rng: &mut fastrand::Rng) -> Option<Millis> {
+    rng.bool().then(|| pick(rng, &[500, 10_000, 60_000]))
 }
 
 fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {

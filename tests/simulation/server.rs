@@ -20,7 +20,8 @@ use http_body_util::Full;
 use tokio::sync::oneshot;
 use tower::{Layer, Service, ServiceExt};
 use tower_webhook_dedup::{
-    DedupEvent, Delivery, EventId, RequestBody, WebhookDedup, WebhookDedupLayer,
+    BoxStore, Cached, DedupEvent, Delivery, EventId, LeaseStore, RequestBody, WebhookDedup,
+    WebhookDedupLayer,
 };
 
 use crate::{
@@ -34,8 +35,8 @@ use crate::{
 
 pub(crate) struct Server {
     pub(crate) process: Arc<Process>,
-    layer: WebhookDedupLayer<SimStore>,
-    service: WebhookDedup<Handler, SimStore>,
+    layer: WebhookDedupLayer<BoxStore>,
+    service: WebhookDedup<Handler, BoxStore>,
     /// Whether it takes connections.
     open: bool,
 }
@@ -50,7 +51,7 @@ impl World {
         let process = Process::new(Pid { slot, generation });
         let store = SimStore::new(self.clone(), process.clone());
         let reporter = (self.clone(), process.clone());
-        let layer = layer(store, &self.plan.policy).on_event(move |event| {
+        let layer = layer(store, &self.plan.policy_of(slot)).on_event(move |event| {
             if !reporter.1.is_dead() {
                 reporter.0.report(reporter.1.pid, event);
             }
@@ -165,8 +166,12 @@ impl World {
     }
 }
 
-fn layer(store: SimStore, policy: &Policy) -> WebhookDedupLayer<SimStore> {
+fn layer(store: SimStore, policy: &Policy) -> WebhookDedupLayer<BoxStore> {
     let millis = Duration::from_millis;
+    let store = match policy.remembered {
+        Some(time) => Cached::new(store).ttl(millis(time)).boxed(),
+        None => store.boxed(),
+    };
     WebhookDedupLayer::new(store, EventId::pointer("/id"))
         .namespace("sim")
         .lease(millis(policy.lease))

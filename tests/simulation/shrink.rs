@@ -1,12 +1,13 @@
 //! A shorter plan that fails in the same way.
 
 use crate::{
+    clocks::Clocks,
     invariants::{Breach, Invariant},
     judge,
     plan::{Plan, Run},
 };
 
-/// Leaves out faults, events, deliveries, failures and processes, one by one, for as long as the
+/// Leaves out faults, events, deliveries, failures, clocks that are wrong and processes, one by one, for as long as the
 /// same invariant is still breached. What is left draws the same, since draws do not depend on
 /// each other.
 pub(crate) fn shrink(plan: &Plan, invariant: Invariant) -> Plan {
@@ -52,6 +53,14 @@ fn candidates(plan: &Plan) -> impl Iterator<Item = Plan> {
                 all.push(with(&|it| it.events[n].runs[run] = Run::Succeed(1)));
             }
         }
+    }
+    for slot in 0..plan.processes {
+        if plan.clocks[slot] != Clocks::RIGHT {
+            all.push(with(&|it| it.clocks[slot] = Clocks::RIGHT));
+        }
+    }
+    if plan.policy.remembered.is_some() {
+        all.push(with(&|it| it.policy.remembered = None));
     }
     if plan.processes > 1 {
         all.push(with(&|it| {

@@ -15,8 +15,10 @@ use tower_webhook_dedup::{
 };
 
 use crate::{
+    clocks::Clocks,
     log::{Held, Reply},
     model::{Command, Told},
+    plan::Millis,
     process::Process,
     world::World,
 };
@@ -56,6 +58,19 @@ impl SimStore {
         Self { world, process }
     }
 
+    fn clocks(&self) -> Clocks {
+        self.world.plan.clocks[self.process.pid.slot]
+    }
+
+    /// A time of the store as long as the process takes it to be.
+    fn lasts(&self, time: Duration) -> Duration {
+        Duration::from_millis(self.clocks().lasts(time.as_millis() as Millis))
+    }
+
+    fn read(&self, token: Token, record: &Record) -> Record {
+        self.world.read(self.process.pid.slot, token, record)
+    }
+
     async fn call(&self, key: &Key, command: Command) -> Result<Told, Broken> {
         if self.process.is_dead() {
             return pending().await;
@@ -84,14 +99,15 @@ impl LeaseStore for SimStore {
         lease: Duration,
         _by: Instant,
     ) -> Result<Acquire, Broken> {
+        let lease = self.clocks().says(lease);
         let told = self.call(key, Command::Acquire { token, lease }).await?;
         Ok(match told.reply {
             Reply::Acquired(attempt) => Acquire::Acquired { attempt },
-            Reply::Done => Acquire::Done(told.record.unwrap()),
+            Reply::Done => Acquire::Done(self.read(token, &told.record.unwrap())),
             _ => Acquire::InFlight {
                 // A clock that has nothing to do with that of this process.
                 since: SystemTime::UNIX_EPOCH + Duration::from_secs(4_102_444_800),
-                at_most: told.at_most,
+                at_most: self.lasts(told.at_most),
             },
         })
     }
@@ -103,6 +119,7 @@ impl LeaseStore for SimStore {
         lease: Duration,
         _by: Instant,
     ) -> impl Future<Output = Result<bool, Broken>> + Send {
+        let lease = self.clocks().says(lease);
         self.whether(key, Command::Renew { token, lease })
     }
 
@@ -114,7 +131,8 @@ impl LeaseStore for SimStore {
         retention: Duration,
         _by: Instant,
     ) -> impl Future<Output = Result<bool, Broken>> + Send {
-        let record = record.clone();
+        let record = self.world.written(self.process.pid.slot, token, record);
+        let retention = self.clocks().says(retention);
         self.whether(
             key,
             Command::Complete {
@@ -133,6 +151,7 @@ impl LeaseStore for SimStore {
         keep: Duration,
         _by: Instant,
     ) -> impl Future<Output = Result<bool, Broken>> + Send {
+        let keep = self.clocks().says(keep);
         self.whether(
             key,
             Command::Release {
@@ -149,7 +168,10 @@ impl LeaseStore for SimStore {
             unreachable!("an inspect finds")
         };
         Ok(match (held, told.record) {
-            (Held::Done(token), Some(record)) => Some(Entry::Done { token, record }),
+            (Held::Done(token), Some(record)) => {
+                let record = self.read(token, &record);
+                Some(Entry::Done { token, record })
+            }
             (Held::Running(token), _) => Some(Entry::running(token, Duration::from_secs(1), 1)),
             (Held::Failed(token), _) => Some(Entry::failed(token, 1, None)),
             _ => None,

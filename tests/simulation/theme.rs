@@ -4,7 +4,7 @@ use tower_webhook_dedup::{InFlight, OnDisconnect, Operation};
 
 use crate::plan::{Fault, Millis, Moment, Plan, Run, Trouble, When, pick_of};
 
-/// In nine worlds of sixteen something is added to what was drawn.
+/// In ten worlds of sixteen something is added to what was drawn.
 pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
     match rng.u8(0..16) {
         0 => troubled_renewals(plan, rng),
@@ -16,6 +16,7 @@ pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
         6 => a_run_whose_acquire_was_answered_late(plan, rng),
         7 => a_completion_that_the_store_cannot_hold(plan, rng),
         8 => two_completions_that_are_not_written(plan, rng),
+        9 => duplicates_near_the_end_of_a_record(plan, rng),
         _ => {}
     }
 }
@@ -180,6 +181,24 @@ fn two_completions_that_are_not_written(plan: &mut Plan, rng: &mut fastrand::Rng
         time,
     };
     plan.faults.extend([freeze, full(first, first + ended)]);
+}
+
+/// It is remembered by processes that did not write it, each of which has completed another event.
+fn duplicates_near_the_end_of_a_record(plan: &mut Plan, rng: &mut fastrand::Rng) {
+    plan.processes = plan.processes.max(2);
+    let retention = plan.policy.lease * rng.u64(2..=4);
+    plan.policy.retention = retention;
+    plan.policy.remembered = Some(retention / rng.u64(3..=6));
+    let kept = plan.policy.kept();
+    let event = &mut plan.events[0];
+    event.runs.clear();
+    let near = kept * 5 / 6;
+    event.copies = (0..8).map(|_| near + rng.u64(0..kept / 3)).collect();
+    let mut other = event.clone();
+    other.copies.truncate(2);
+    plan.events.resize(1, other.clone());
+    plan.events.extend([other.clone(), other]);
+    plan.faults.truncate(1);
 }
 
 fn with_first(operation: Operation, moment: Moment) -> When {

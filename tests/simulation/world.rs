@@ -234,7 +234,7 @@ impl World {
 
         // Nobody has anything to do any more.
         self.log(None, None, What::AtRest);
-        self.pass(2 * self.plan.policy.lease + 60_000).await;
+        self.pass(2 * self.plan.slowest().lease + 60_000).await;
         let servers: Vec<_> = self.state().servers.iter_mut().map(Option::take).collect();
         for server in servers.into_iter().flatten() {
             let process = server.process.clone();
@@ -251,7 +251,7 @@ impl World {
 
     /// Until no process has anything to do but to wait for work.
     async fn come_to_rest(&self) {
-        let policy = &self.plan.policy;
+        let policy = &self.plan.slowest();
         let limit = policy.standby_age + policy.run_limit + 5 * policy.lease + 900_000;
         let mut end = None;
         loop {
