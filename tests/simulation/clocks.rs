@@ -29,10 +29,11 @@ impl Clocks {
         time * 1_000 / self.rate
     }
 
-    /// What it says of a time that lasts so long in the world.
+    /// What it takes a time for that lasts so long in the world: for the times of policies, the one
+    /// that [`lasts`](Self::lasts) so long.
     pub(crate) fn says(self, time: Duration) -> Duration {
         let time = time.as_millis() as Millis;
-        Duration::from_millis((time * self.rate + 500) / 1_000)
+        Duration::from_millis((time * self.rate).div_ceil(1_000))
     }
 }
 

@@ -269,6 +269,38 @@ impl<'a> Ledger<'a> {
         goes_on
     }
 
+    /// Until when a lease lasts for all that its process has heard by this place. A reply that comes
+    /// while the process stands still is heard when it goes on, and prolongs nothing that is over by
+    /// then.
+    pub(crate) fn deadline(
+        &self,
+        (pid, event, token): (Pid, usize, Token),
+        before: usize,
+    ) -> Option<Millis> {
+        let lease = self.policy(pid).lease;
+        let mut deadline = None;
+        for fact in &self.facts[..before] {
+            if (fact.pid, fact.event) != (Some(pid), Some(event)) {
+                continue;
+            }
+            match &fact.what {
+                What::Called { call, .. } if call.token == Some(token) && deadline.is_none() => {
+                    deadline = Some(fact.at + lease);
+                }
+                What::Replied {
+                    call,
+                    reply: Some(Reply::Is(true)),
+                } if call.token == Some(token) && call.operation == Operation::Renew => {
+                    let renewed = self.sent_at(pid, fact.event, call) + lease;
+                    let heard = self.goes_on(pid, fact.at);
+                    deadline = deadline.map(|it| if heard < it { it.max(renewed) } else { it });
+                }
+                _ => {}
+            }
+        }
+        deadline
+    }
+
     /// The first run of the event that succeeded.
     pub(crate) fn success(&self, event: usize) -> Option<&RunOf> {
         let mut runs: Vec<_> = self.successes(event).collect();

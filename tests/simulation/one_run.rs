@@ -7,7 +7,6 @@ use crate::{
     invariants::{Invariant, Verdict},
     ledger::{Landed, Ledger, RunOf},
     log::{Call, Held, How, Reply, What},
-    plan::Millis,
 };
 
 pub(crate) fn check(verdict: &mut Verdict<'_>) {
@@ -107,7 +106,9 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
     }
     let sent = ledger.sent_at(last.pid, Some(event), &last.call);
     let time = (sent, taken.at);
-    if ledger.blame(earlier.pid, event, time).is_some() && tried(ledger, event, &last, sent, old) {
+    if ledger.blame(earlier.pid, event, time).is_some()
+        && tried(ledger, earlier, old, &last, taken.place)
+    {
         return Ok("(2) beside another: its lease could not be renewed");
     }
     let earlier = earlier.run;
@@ -119,26 +120,14 @@ fn beside(ledger: &Ledger<'_>, earlier: &RunOf, later: &RunOf) -> Judged {
 /// Whether it was tried until the end to renew a lease that was last prolonged by this call: a
 /// renewal that fails is sent again after a twelfth of the lease, or a second. A process that stood
 /// still at the end could not.
-fn tried(ledger: &Ledger<'_>, event: usize, last: &Landed, sent: Millis, token: Token) -> bool {
-    let (policy, store) = (ledger.policy(last.pid), &ledger.plan.policy);
-    // By the store's clock or its owner's, whichever comes first. What was not answered has
-    // prolonged nothing that its owner knows of.
-    let heard = ledger.facts.iter().filter_map(|fact| match &fact.what {
-        What::Replied {
-            call,
-            reply: Some(_),
-        } if fact.pid == Some(last.pid) => {
-            let prolongs = matches!(call.operation, Operation::Acquire | Operation::Renew);
-            (prolongs && call.token == Some(token))
-                .then(|| ledger.sent_at(last.pid, Some(event), call))
-        }
-        _ => None,
-    });
-    let known = heard.max().map_or(sent, |heard| sent.min(heard));
+fn tried(ledger: &Ledger<'_>, run: &RunOf, token: Token, last: &Landed, before: usize) -> bool {
+    let (policy, store) = (ledger.policy(run.pid), &ledger.plan.policy);
+    // By the store's clock or its owner's, whichever comes first.
     let end = last.at + store.lease * 1_000 / store.store_clock;
-    let end = end.min(known + policy.lease);
+    let deadline = ledger.deadline((run.pid, run.event, token), before);
+    let end = end.min(deadline.unwrap_or(end));
     let retry = (policy.lease / 12).min(1_000) + policy.store_timeout + 50;
-    let stood_still = ledger.frozen(last.pid, end.saturating_sub(retry), end) > 0;
+    let stood_still = ledger.frozen(run.pid, end.saturating_sub(retry), end) > 0;
     let mut facts = ledger.facts.iter();
     stood_still
         || facts.any(|fact| {

@@ -62,16 +62,9 @@ pub(crate) fn check(verdict: &mut Verdict<'_>) {
 
 /// A handler is told of the loss of its lease when the process can know of it, and not before.
 fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
-    let (pid, lease) = (run.pid, ledger.policy(run.pid).lease);
-    let event = Some(run.event);
+    let pid = run.pid;
     let end = run.ended.min(ledger.facts.len());
-    let sent = |call| ledger.sent_at(pid, event, call);
-    let mut deadline = ledger.facts[..run.began]
-        .iter()
-        .find_map(|fact| match &fact.what {
-            What::Called { call, .. } if call.token == run.token => Some(fact.at + lease),
-            _ => None,
-        })?;
+    let deadline = ledger.deadline((pid, run.event, run.token?), end)?;
     let mut refused = None;
     let mut told = None;
     for (place, fact) in ledger.facts.iter().enumerate().take(end).skip(run.began) {
@@ -79,14 +72,9 @@ fn told(ledger: &Ledger<'_>, run: &RunOf) -> Option<(usize, String)> {
             What::Told { run: it } if *it == run.run => told = Some((place, fact.at)),
             What::Replied {
                 call,
-                reply: Some(Reply::Is(renewed)),
+                reply: Some(Reply::Is(false)),
             } if call.token == run.token && call.operation == Operation::Renew => {
-                if !renewed {
-                    refused = refused.or(Some(fact.at));
-                    // A reply that comes while the process stands still is heard when it goes on.
-                } else if ledger.goes_on(pid, fact.at) < deadline {
-                    deadline = deadline.max(sent(call) + lease);
-                }
+                refused = refused.or(Some(fact.at));
             }
             _ => {}
         }
