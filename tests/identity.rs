@@ -938,3 +938,38 @@ fn a_closure_may_read_the_id_from_anywhere() {
     let blank = EventId::custom(|_, _| Some(" \n".to_owned()));
     assert_eq!(read(blank, post("")), Err(NoId::Blank));
 }
+
+#[test]
+fn where_an_id_is_read_and_why_there_is_none_can_be_logged() {
+    let everywhere = EventId::pointer("/a~1b")
+        .or(EventId::header("x-id"))
+        .or(EventId::form("id"))
+        .and(EventId::query("id").optional())
+        .and(EventId::custom(|_, _| None));
+    let shown = format!("{everywhere:?}");
+    let sources = [
+        "pointer(/a~1b)",
+        "header(x-id)",
+        "form(id)",
+        "optional(query(id))",
+        "custom",
+    ];
+    let mut from = 0;
+    for source in sources {
+        let found = shown[from..].find(source);
+        from += found.unwrap_or_else(|| panic!("{source} is not in {shown}"));
+    }
+    let pointer: JsonPointer = "/a~1b".parse().unwrap();
+    assert_eq!(format!("{pointer:?}"), "JsonPointer(/a~1b)");
+
+    let reasons = [
+        NoId::Absent,
+        NoId::Blank,
+        NoId::Ambiguous,
+        NoId::WrongType,
+        NoId::Malformed,
+    ];
+    let texts: BTreeSet<_> = reasons.iter().map(NoId::to_string).collect();
+    assert_eq!(texts.len(), reasons.len());
+    assert!(!texts.contains(""));
+}

@@ -351,3 +351,15 @@ async fn a_request_without_an_id_has_a_key_that_no_id_gives() {
     let retry = request().header("x-attempt", "2").body(body()).unwrap();
     assert_eq!(by_body(retry).await, key);
 }
+
+#[test]
+fn a_key_and_a_hash_are_the_same_wherever_they_are_shown() {
+    let hash = BodyHash::of(b"x");
+    let key = Key::with_hash("n", "e1", hash);
+    let text = format!("webhook:lock:n:e1:{}", digest("x"));
+    assert_eq!((key.as_ref(), key.to_string()), (&*text, text.clone()));
+    assert_eq!(format!("{key:?}"), format!("Key({text})"));
+    assert_eq!(format!("{hash:?}"), format!("BodyHash({})", digest("x")));
+    let error = "webhook:lock:n".parse::<Key>().unwrap_err();
+    assert!(error.to_string().contains("webhook:lock:"), "{error}");
+}
