@@ -375,6 +375,23 @@ async fn a_long_target_and_long_headers_count_against_the_bytes() {
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
 }
 
+/// It is kept next to the request, where it is no part of the body.
+#[tokio::test(start_paused = true)]
+async fn a_long_id_counts_against_the_bytes() {
+    let long = "x".repeat(10_000);
+    for (bytes, answer) in [(10_000, (503, "in-flight")), (12_000, (200, "standby"))] {
+        let store = Faulty::new();
+        store.hold(&Key::new("t", &long), secs(3600)).await;
+        let id = long.clone();
+        let service = WebhookDedupLayer::new(store, EventId::custom(move |_, _| Some(id.clone())))
+            .namespace("t")
+            .key_by(KeyBy::Id)
+            .limits(Limits::default().bytes(bytes))
+            .layer(Handler::ok());
+        assert_eq!(send(&service, post("e1")).await.brief(), answer);
+    }
+}
+
 /// More than a `HeaderMap` lets anybody make room for at once.
 #[tokio::test(start_paused = true)]
 async fn a_request_with_very_many_headers_is_stood_by_for() {

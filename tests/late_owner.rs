@@ -340,7 +340,6 @@ async fn no_run_begins_under_a_lease_that_ran_out_before_its_reply_was_heard() {
     assert_eq!((late.runs(), next.runs()), (0, 1));
 }
 
-/// An acquire that timed out, and lands when its request has long been answered.
 /// The process stands still while a handler that could block its thread waits for the heartbeat.
 #[tokio::test(start_paused = true)]
 async fn no_run_begins_under_a_lease_that_ran_out_before_the_handler_was_called() {
@@ -363,6 +362,7 @@ async fn no_run_begins_under_a_lease_that_ran_out_before_the_handler_was_called(
     assert_eq!(runs.load(Ordering::SeqCst), 1);
 }
 
+/// An acquire that timed out, and lands when its request has long been answered.
 #[tokio::test(start_paused = true)]
 async fn an_acquire_that_lands_after_it_timed_out_is_released() {
     // Before the first release, between it and the second.
@@ -428,6 +428,55 @@ async fn a_run_forwarded_after_a_timed_out_acquire_releases_its_event_when_it_fa
         assert_eq!(answer.brief(), (500, "unprotected"));
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_lands_after_its_forwarded_run_failed_is_released() {
+    let (store, handler) = (Faulty::new(), Handler::first_then(millis(200), 500, 200));
+    store.plan(|call| match call.operation {
+        Operation::Acquire if call.n == 1 => Fault::Late(millis(900)),
+        _ => Fault::None,
+    });
+    let service = layer(store.clone())
+        .lease(secs(3600))
+        .store_failure(StoreFailure::Forward)
+        .layer(handler.clone());
+    let answer = send(&service, post("e1")).await;
+    assert_eq!(answer.brief(), (500, "unprotected"));
+    assert_eq!(store.count(Operation::Release), 1);
+    sleep(secs(2)).await;
+    assert_eq!(store.count(Operation::Release), 3);
+    assert!(store.entry(&e1()).await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_released_and_cannot_be_taken_again_is_released_once() {
+    let store = Faulty::new();
+    let dedup = Dedup::new(store.clone());
+    for n in 1..=2 {
+        let Ok(Begun::Acquired(lease)) = dedup.begin(&e1()).await else {
+            panic!("not acquired");
+        };
+        match n {
+            1 => drop(lease),
+            _ => lease.release(Release::Failed { status: None }).await,
+        }
+        sleep(secs(5)).await;
+        assert_eq!(store.count(Operation::Release), n);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_holds_a_lease_can_wait_for_its_loss() {
+    let store = Faulty::with(NO_RENEWALS);
+    let dedup = Dedup::new(store.clone()).lease(secs(2));
+    let begun = Instant::now();
+    let Ok(Begun::Acquired(lease)) = dedup.begin(&e1()).await else {
+        panic!("not acquired");
+    };
+    assert!(!lease.is_lost());
+    lease.lost().await;
+    assert_eq!((begun.elapsed().as_secs(), lease.is_lost()), (2, true));
 }
 
 #[tokio::test(start_paused = true)]
