@@ -41,7 +41,8 @@ use crate::Key;
 ///   the process that wrote it, and twice the `ttl` are within the shortest retention that this
 ///   process completed an event with. Before it completed any, it remembers nothing that others did.
 ///   This relies on clocks that differ by less than the `ttl`, and on processes that share a store
-///   keeping events equally long.
+///   keeping events equally long. By a clock that is further behind, an event is done for up to a `ttl`
+///   longer than its record lives.
 ///
 /// A record that the store drops before its time, because it is full or was emptied, stays
 /// remembered.
