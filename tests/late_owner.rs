@@ -193,6 +193,23 @@ async fn a_handler_is_told_when_a_renewal_finds_another_owner() {
     assert!(events.count(lease_lost) >= 1);
 }
 
+/// One heartbeat renews both, and is asleep until the long one is due.
+#[tokio::test(start_paused = true)]
+async fn a_short_lease_beside_a_long_one_is_renewed_in_time() {
+    let dedup = Dedup::new(MemoryStore::new());
+    let (long, short) = (dedup.clone().lease(secs(3600)), dedup.lease(secs(3)));
+    let mut leases = Vec::new();
+    for dedup in [long, short] {
+        let key = Key::new("t", &leases.len().to_string());
+        let Ok(Begun::Acquired(lease)) = dedup.begin(&key).await else {
+            panic!("not acquired");
+        };
+        leases.push(lease);
+        sleep(secs(10)).await;
+    }
+    assert!(leases.iter().all(|lease| !lease.is_lost()));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_fine_is_never_lost() {
     let lost = Arc::new(AtomicBool::new(false));
