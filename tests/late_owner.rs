@@ -289,6 +289,23 @@ async fn a_store_that_forgot_everything_gets_the_lease_back_with_the_same_token(
     assert_eq!(handler.runs(), 1);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_finds_its_own_run_completed_is_no_loss() {
+    let store = Faulty::broken(Operation::Renew, Fault::Delay(millis(200)));
+    let (events, handler) = (
+        Events::default(),
+        Handler::first_then(millis(10_100), 200, 200),
+    );
+    let service = layer(store.clone())
+        .lease(secs(30))
+        .on_event(events.hook())
+        .layer(handler.clone());
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    assert_eq!(store.count(Operation::Renew), 1);
+    sleep(secs(1)).await;
+    assert_eq!(events.count(lease_lost), 0);
+}
+
 /// A renewal that was on its way as the run was cut off must not take the event again for good.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_lands_after_the_release_is_released_again() {
