@@ -128,12 +128,18 @@ fn a_run_whose_acquire_was_answered_late(plan: &mut Plan, rng: &mut fastrand::Rn
     let copies = [0; 3].map(|_| lease + rng.u64(50..late - lease / 2));
     event.copies.extend(copies);
     plan.faults.truncate(1);
+    // Once more, perhaps, with the renewal that is due as soon as it goes on.
+    let again = rng.bool().then(|| rng.u64(lease / 2..2 * lease));
     for process in 0..plan.processes {
-        plan.faults.push(Fault::Freeze {
-            when: with_first(Operation::Acquire, Moment::Landed),
+        let freeze = |operation, moment, time| Fault::Freeze {
+            when: with_first(operation, moment),
             process,
-            time: late,
-        });
+            time,
+        };
+        let first = freeze(Operation::Acquire, Moment::Landed, late);
+        let second = again.map(|time| freeze(Operation::Renew, Moment::Sent, time));
+        plan.faults
+            .extend([Some(first), second].into_iter().flatten());
     }
 }
 
