@@ -2,9 +2,12 @@
 
 use tower_webhook_dedup::{InFlight, OnDisconnect, Operation};
 
-use crate::plan::{Fault, Millis, Moment, Plan, Run, Trouble, When, pick_of};
+use crate::{
+    plan::{Fault, Millis, Moment, Plan, Run, Trouble, When, pick_of},
+    schedule::Schedule,
+};
 
-/// In ten worlds of sixteen something is added to what was drawn.
+/// In eleven worlds of sixteen something is added to what was drawn.
 pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
     match rng.u8(0..16) {
         0 => troubled_renewals(plan, rng),
@@ -17,6 +20,7 @@ pub(crate) fn add(plan: &mut Plan, rng: &mut fastrand::Rng) {
         7 => a_completion_that_the_store_cannot_hold(plan, rng),
         8 => two_completions_that_are_not_written(plan, rng),
         9 => duplicates_near_the_end_of_a_record(plan, rng),
+        10 => a_standby_that_is_all_that_is_left(plan, rng),
         _ => {}
     }
 }
@@ -204,6 +208,21 @@ fn duplicates_near_the_end_of_a_record(plan: &mut Plan, rng: &mut fastrand::Rng)
     other.copies.truncate(2);
     plan.events.resize(1, other.clone());
     plan.events.extend([other.clone(), other]);
+    plan.faults.truncate(1);
+}
+
+/// The first run fails, what stands by for it fares no better at first, and the sender does not come
+/// again.
+fn a_standby_that_is_all_that_is_left(plan: &mut Plan, rng: &mut fastrand::Rng) {
+    let lease = plan.policy.lease;
+    plan.policy.in_flight = InFlight::Acknowledge;
+    let event = &mut plan.events[0];
+    event.schedule = Schedule::Once;
+    let run = rng.u64(200..lease);
+    let next = rng.u64(0..200);
+    let next = *pick_of(rng, &[Run::Panic(next), Run::Error(next), Run::Fail(next)]);
+    event.runs = vec![Run::Fail(run), next];
+    event.copies = vec![rng.u64(50..150)];
     plan.faults.truncate(1);
 }
 
