@@ -3,6 +3,10 @@
 use std::{
     convert::Infallible,
     future::{Future, pending, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use tokio::{
@@ -185,6 +189,26 @@ async fn of_two_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
         assert!(is_done(&store, &e(1)).await, "{late_ends_last}");
         assert!(dedup.drain_handle().drain(secs(1)).await.is_complete());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_what_is_not_yet_written_start_no_task_each() {
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    let tasks = Arc::new(AtomicUsize::new(0));
+    let spawned = tasks.clone();
+    dedup.wrap_tasks(move |task| {
+        spawned.fetch_add(1, Ordering::SeqCst);
+        task
+    });
+    completed(&dedup, &e(1)).await;
+    for _ in 0..50 {
+        sleep(millis(50)).await;
+        let ran = dedup.run(&e(1), || ready(Ok::<_, Infallible>(()))).await;
+        assert!(matches!(ran, Ok(Ran::Done(_))), "{ran:?}");
+    }
+    // It renews, and writes.
+    assert_eq!(tasks.load(Ordering::SeqCst), 2);
 }
 
 #[tokio::test(start_paused = true)]

@@ -37,6 +37,31 @@ const NO_RENEWALS: fn(&Call) -> Fault = |call| match call.operation {
     _ => Fault::None,
 };
 
+/// The run is over in time, for all that its process knows of renewals; the store is slow to hear of
+/// it.
+#[tokio::test(start_paused = true)]
+async fn a_duplicate_waits_for_an_end_that_the_store_hears_of_after_the_lease() {
+    let store = Faulty::with(|call| match call.operation {
+        Operation::Renew => Fault::After(StoreErrorKind::Unreachable),
+        Operation::Complete => Fault::Delay(millis(250)),
+        _ => Fault::None,
+    });
+    let wait = InFlight::Wait {
+        max: secs(5),
+        then: AfterWait::RetryLater,
+    };
+    let handler = Handler::first_then(millis(1_900), 200, 200);
+    let service = layer(store.clone()).in_flight(wait).layer(handler.clone());
+    let first = send_later(&service, post("e1"));
+    handler.began(1).await;
+    let began = Instant::now();
+    sleep(millis(1_950)).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
+    assert_eq!(began.elapsed(), millis(2_150));
+    assert_eq!(first.await.unwrap().brief(), (200, "run"));
+    assert_eq!(handler.runs(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_storm_on_an_event_that_runs_here_makes_no_store_call() {
     let wait = InFlight::Wait {
