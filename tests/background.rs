@@ -136,6 +136,40 @@ fn a_completion_begun_outside_a_runtime_is_written_by_a_drain() {
     });
 }
 
+#[test]
+fn a_completion_that_outlives_its_runtime_is_written_in_the_next() {
+    let (one, other) = (runtime(), runtime());
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    one.block_on(async {
+        completed(&dedup, &e(1)).await;
+        sleep(millis(50)).await;
+    });
+    drop(one);
+    store.heal();
+    other.block_on(async {
+        let ran = dedup.run(&e(1), || ready(Ok::<_, Infallible>(()))).await;
+        assert!(matches!(ran, Ok(Ran::Done(_))), "{ran:?}");
+        sleep(secs(10)).await;
+        assert!(is_done(&store, &e(1)).await);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_completion_is_not_sent_again_while_it_is_being_written() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Complete, 1) => FULL,
+        // Longer than the first pause.
+        (Operation::Complete, _) => Fault::Delay(millis(280)),
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone());
+    completed(&dedup, &e(1)).await;
+    sleep(secs(5)).await;
+    assert_eq!(store.count(Operation::Complete), 2);
+    assert!(is_done(&store, &e(1)).await);
+}
+
 /// What still was pending when nobody was left to write it.
 #[test]
 fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
@@ -250,6 +284,7 @@ async fn an_event_that_is_forgotten_while_its_completion_is_being_written_runs_a
         store.called(Operation::Complete, 2).await;
         assert!(dedup.forget(&e(1), force).await.unwrap());
         sleep(secs(2)).await;
+        assert_eq!(store.count(Operation::Renew), 0, "it needs no lease");
         drop(acquired(&dedup, &e(1)).await);
     }
 }
