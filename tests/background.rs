@@ -225,24 +225,42 @@ async fn of_two_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn duplicates_of_what_is_not_yet_written_start_no_task_each() {
-    let store = Faulty::broken(Operation::Complete, FULL);
-    let dedup = Dedup::new(store.clone());
+/// How many background tasks it has spawned.
+fn tasks(dedup: &Dedup<Faulty>) -> impl Fn() -> usize + use<> {
     let tasks = Arc::new(AtomicUsize::new(0));
     let spawned = tasks.clone();
     dedup.wrap_tasks(move |task| {
         spawned.fetch_add(1, Ordering::SeqCst);
         task
     });
+    move || tasks.load(Ordering::SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicates_of_what_is_not_yet_written_start_no_task_each() {
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    let tasks = tasks(&dedup);
     completed(&dedup, &e(1)).await;
-    for _ in 0..50 {
-        sleep(millis(50)).await;
+    for n in 0..50 {
+        sleep(millis(n)).await;
         let ran = dedup.run(&e(1), || ready(Ok::<_, Infallible>(()))).await;
         assert!(matches!(ran, Ok(Ran::Done(_))), "{ran:?}");
     }
-    // It renews, and writes.
-    assert_eq!(tasks.load(Ordering::SeqCst), 2);
+    assert_eq!(tasks(), 2, "one renews, and one writes");
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_dropped_start_no_task_each() {
+    let dedup = Dedup::new(Faulty::new());
+    let tasks = tasks(&dedup);
+    let mut leases = Vec::new();
+    for n in 0..50 {
+        leases.push(acquired(&dedup, &e(n)).await);
+    }
+    drop(leases);
+    sleep(secs(5)).await;
+    assert_eq!(tasks(), 2, "one renews, and one releases");
 }
 
 #[tokio::test(start_paused = true)]
