@@ -155,6 +155,44 @@ fn a_completion_that_outlives_its_runtime_is_written_in_the_next() {
     });
 }
 
+#[test]
+fn a_release_that_outlives_its_runtime_is_sent_in_the_next() {
+    let (one, other) = (runtime(), runtime());
+    let store = Faulty::broken(Operation::Release, Fault::Hang);
+    let dedup = Dedup::new(store.clone());
+    one.block_on(async {
+        drop(acquired(&dedup, &e(1)).await);
+        sleep(millis(400)).await;
+    });
+    drop(one);
+    store.heal();
+    other.block_on(async {
+        drop(acquired(&dedup, &e(2)).await);
+        sleep(secs(10)).await;
+        for n in 1..=2 {
+            assert!(store.entry(&e(n)).await.is_none(), "{n}");
+        }
+    });
+}
+
+/// For two seconds.
+#[tokio::test(start_paused = true)]
+async fn a_drain_goes_on_releasing_for_a_while() {
+    let refused = Fault::Before(StoreErrorKind::Unreachable);
+    for (healed, free) in [(secs(1), true), (secs(4), false)] {
+        let store = Faulty::broken(Operation::Release, refused);
+        let dedup = Dedup::new(store.clone());
+        drop(acquired(&dedup, &e(1)).await);
+        store.called(Operation::Release, 2).await;
+        let drain = dedup.drain_handle();
+        let draining = tokio::spawn(async move { drain.drain(secs(10)).await });
+        sleep(healed).await;
+        store.heal();
+        assert!(draining.await.unwrap().is_complete());
+        assert_eq!(store.entry(&e(1)).await.is_none(), free, "{healed:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_not_sent_again_while_it_is_being_written() {
     let store = Faulty::with(|call| match (call.operation, call.n) {
