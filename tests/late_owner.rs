@@ -2,12 +2,13 @@
 
 use std::{
     convert::Infallible,
-    future::pending,
+    future::{pending, poll_fn},
     pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
@@ -19,7 +20,8 @@ use tokio::{
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
     Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, MemoryStore, OnDisconnect,
-    Operation, Ran, Record, Release, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
+    Operation, Ran, Record, Release, RunError, StoreErrorKind, StoreFailure, Token,
+    WebhookDedupLayer,
 };
 
 use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
@@ -374,7 +376,75 @@ async fn no_run_begins_under_a_lease_that_ran_out_before_its_reply_was_heard() {
     assert_eq!((late.runs(), next.runs()), (0, 1));
 }
 
-/// The process stands still while a handler that could block its thread waits for the heartbeat.
+/// Whether nothing in the background of this process is polled: as when it stands still.
+fn stands_still<St: LeaseStore>(dedup: &Dedup<St>) -> Arc<AtomicBool> {
+    let still = Arc::new(AtomicBool::new(false));
+    let told = still.clone();
+    dedup.wrap_tasks(move |mut task| {
+        let still = told.clone();
+        Box::pin(poll_fn(move |cx| {
+            if still.load(Ordering::SeqCst) {
+                // Until it goes on, it looks again whenever something else does.
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            task.as_mut().poll(cx)
+        }))
+    });
+    still
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_begins_late_is_renewed_for_as_long_as_it_may_take() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(6))
+        .run_limit(secs(11))
+        .on_event(events.hook());
+    let still = stands_still(&dedup);
+    still.store(true, Ordering::SeqCst);
+    let key = e1();
+    let mut run = pin!(dedup.run(&key, || async {
+        sleep(millis(10_900)).await;
+        Ok::<_, Infallible>(())
+    }));
+    assert!((&mut run).now_or_never().is_none());
+    advance(millis(5_900)).await;
+    still.store(false, Ordering::SeqCst);
+    let ran = run.await;
+    assert!(matches!(ran, Ok(Ran::Completed(()))), "{ran:?}");
+    assert_eq!(events.count(lease_lost), 0);
+}
+
+/// The same where the heartbeat is asleep until another lease is due, and nobody waits for it.
+#[tokio::test(start_paused = true)]
+async fn no_run_begins_late_where_the_heartbeat_need_not_be_woken() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Acquire, 2) => Fault::DelayAfter(millis(10)),
+        _ => Fault::None,
+    });
+    let (slow, other) = (Dedup::new(store.clone()), Dedup::new(store.elsewhere()));
+    let still = stands_still(&slow);
+    let Ok(Begun::Acquired(_lease)) = slow.begin(&Key::new("t", "e0")).await else {
+        panic!("not acquired");
+    };
+    sleep(millis(1)).await;
+    still.store(true, Ordering::SeqCst);
+    let (slow, key, runs) = (slow.lease(secs(3600)), e1(), AtomicUsize::new(0));
+    let run = || async {
+        runs.fetch_add(1, Ordering::SeqCst);
+        Ok::<_, Infallible>(())
+    };
+    let mut late = pin!(slow.run(&key, run));
+    assert!((&mut late).now_or_never().is_none());
+    advance(secs(3600)).await;
+    let ran = other.run(&key, run).await;
+    assert!(matches!(ran, Ok(Ran::Completed(()))), "{ran:?}");
+    let ran = late.await;
+    assert!(matches!(ran, Err(RunError::Store(_))), "{ran:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn no_run_begins_under_a_lease_that_ran_out_before_the_handler_was_called() {
     let store = MemoryStore::new();

@@ -23,8 +23,6 @@ pub(crate) struct Beat {
     pub(super) settings: Arc<Settings>,
     /// When the acquire was sent.
     pub(super) sent: Instant,
-    /// No renewal after this.
-    pub(super) until: Instant,
     times: Mutex<Times>,
     /// A renewal is on its way.
     pub(super) renewing: AtomicBool,
@@ -48,6 +46,8 @@ pub(super) struct Times {
     pub(super) deadline: Instant,
     /// The next renewal.
     pub(super) due: Instant,
+    /// No renewal after this.
+    pub(super) until: Instant,
 }
 
 impl Beat {
@@ -56,12 +56,12 @@ impl Beat {
         let times = Times {
             deadline: sent + settings.lease,
             due: sent + settings.lease / 3,
+            // From now, as the run itself: a reply that was heard late must not cost it renewals.
+            until: Instant::now() + settings.run_limit,
         };
         Self {
             key,
             token,
-            // From now, as the run itself: a reply that was heard late must not cost it renewals.
-            until: Instant::now() + settings.run_limit,
             settings,
             sent,
             times: Mutex::new(times),
@@ -73,6 +73,11 @@ impl Beat {
             taken: AtomicBool::new(false),
             changed: Notify::new(),
         }
+    }
+
+    /// The run begins only now, and its limit counts from here.
+    pub(super) fn begin(&self) {
+        self.times().until = Instant::now() + self.settings.run_limit;
     }
 
     /// Whether the lease is lost; it is, too, when its time has passed and the task that should

@@ -147,12 +147,14 @@ impl<St: LeaseStore> Dedup<St> {
     /// Renews a lease that is due.
     async fn renew(&self, beat: &Beat) {
         let sent = Instant::now();
-        let deadline = beat.times().deadline;
+        let Times {
+            deadline, until, ..
+        } = *beat.times();
         if sent >= deadline {
             beat.lose();
             return;
         }
-        if sent >= beat.until {
+        if sent >= until {
             beat.times().due = deadline;
             return;
         }
@@ -175,8 +177,8 @@ impl<St: LeaseStore> Dedup<St> {
             // have come and gone.
             Ok(true) if beat.is_lost() => {}
             Ok(true) => {
-                let (deadline, due) = (sent + lease, sent + lease / 3);
-                *beat.times() = Times { deadline, due };
+                let mut times = beat.times();
+                (times.deadline, times.due) = (sent + lease, sent + lease / 3);
             }
             Ok(false) if beat.is_live() => beat.lose(),
             Ok(false) => {}

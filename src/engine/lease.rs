@@ -87,6 +87,7 @@ impl<St: LeaseStore> Lease<St> {
             if self.is_lost() {
                 return Err(Superseded);
             }
+            self.beat.begin();
         }
         Ok(())
     }
