@@ -2,6 +2,8 @@
 
 use std::{
     convert::Infallible,
+    error::Error,
+    fmt,
     future::{Future, pending, ready},
     sync::{
         Arc,
@@ -603,4 +605,45 @@ fn a_run_that_is_dropped_outside_a_runtime_is_not_reported_as_going_on() {
     let detached = |event: &DedupEvent| matches!(event, DedupEvent::Detached { .. });
     let abandoned = |event: &DedupEvent| matches!(event, DedupEvent::Abandoned { .. });
     assert_eq!((events.count(detached), events.count(abandoned)), (0, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_goes_on_and_what_goes_wrong_can_be_logged() {
+    let store = Faulty::new();
+    let dedup = Dedup::new(store.clone());
+    assert!(format!("{dedup:?}").starts_with("Dedup { settings"));
+    let drain = dedup.drain_handle();
+    assert!(format!("{drain:?}").starts_with("DrainHandle"));
+    let begun = dedup.begin(&e(1)).await.unwrap();
+    let shown = format!("{begun:?}");
+    let token = store.of(Operation::Acquire)[0].token.unwrap();
+    for part in ["Acquired(Lease", &e(1).to_string(), &token.to_string()] {
+        assert!(shown.contains(part), "{part} is not in {shown}");
+    }
+
+    // The whole chain tells what happened, and each link something else.
+    store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    let ran = dedup.run(&e(2), || ready(Err::<(), _>(fmt::Error))).await;
+    let error = ran.unwrap_err();
+    let cause = error.source().unwrap();
+    assert!(error.to_string().contains("acquired"), "{error}");
+    assert!(cause.to_string().starts_with("acquire: "), "{cause}");
+    assert!(cause.source().is_some(), "the store's own");
+
+    store.heal();
+    let ran = dedup.run(&e(3), || ready(Err::<(), _>(fmt::Error))).await;
+    let error = ran.unwrap_err();
+    assert!(error.to_string().contains("not completed"), "{error}");
+    assert!(error.source().unwrap().is::<fmt::Error>());
+    drop(begun);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_store_call_takes_a_quarter_of_a_short_lease_at_most() {
+    let dedup = Dedup::new(Faulty::broken(Operation::Acquire, Fault::Hang));
+    for (lease, limit) in [(millis(400), millis(100)), (secs(30), millis(300))] {
+        let asked = Instant::now();
+        dedup.clone().lease(lease).begin(&e(1)).await.unwrap_err();
+        assert_eq!(asked.elapsed(), limit);
+    }
 }

@@ -257,6 +257,51 @@ async fn a_standby_that_ends_by_age_drops_its_run_and_releases_the_event() {
     assert!(store.entry(&e1()).await.is_none());
 }
 
+/// The promise is made once more while its run goes on, which is then not cut off.
+#[tokio::test(start_paused = true)]
+async fn a_run_of_a_standby_whose_age_was_extended_goes_on() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let handler = Handler::first_then(secs(14), 200, 200);
+    let service = by_id(store.clone())
+        .limits(Limits::default().standby_age(secs(10)))
+        .on_event(events.hook())
+        .layer(handler.clone());
+    store.hold(&e1(), millis(500)).await;
+    for _ in 0..2 {
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
+        sleep(secs(8)).await;
+    }
+    handler.has_ended(1).await;
+    sleep(secs(1)).await;
+    assert_eq!(handler.runs(), 1);
+    assert!(done(&store.inner, &e1()).await.is_some());
+    assert!(events.lost().is_empty());
+}
+
+/// The promise is made once more while the store is asked for the last time.
+#[tokio::test(start_paused = true)]
+async fn a_standby_joined_during_its_last_look_is_not_lost() {
+    let store = Faulty::broken(Operation::Inspect, Fault::DelayAfter(millis(200)));
+    let events = Events::default();
+    store.hold(&e1(), secs(3600)).await;
+    let service = by_id(store.clone())
+        .limits(Limits::default().standby_age(secs(10)))
+        .on_event(events.hook())
+        .layer(Handler::ok());
+    for n in 0..2 {
+        let answer = send(&service, form(n)).await;
+        assert_eq!(answer.brief(), (200, "standby"));
+        if n == 0 {
+            store.called(Operation::Inspect, 1).await;
+            sleep(millis(100)).await;
+        }
+    }
+    sleep(secs(9)).await;
+    assert!(events.lost().is_empty());
+    sleep(secs(2)).await;
+    assert_eq!(events.lost()[0].reason, LostReason::TooOld);
+}
+
 /// How a standby waits for a lease that another holds on to.
 async fn pauses_while_held(lease: u64, retention: u64) -> Vec<u64> {
     let store = Faulty::new();
