@@ -617,7 +617,7 @@ async fn what_goes_on_and_what_goes_wrong_can_be_logged() {
     let begun = dedup.begin(&e(1)).await.unwrap();
     let shown = format!("{begun:?}");
     let token = store.of(Operation::Acquire)[0].token.unwrap();
-    for part in ["Acquired(Lease", &e(1).to_string(), &token.to_string()] {
+    for part in ["Acquired(Lease", e(1).as_ref(), &token.to_string()] {
         assert!(shown.contains(part), "{part} is not in {shown}");
     }
 

@@ -429,7 +429,7 @@ async fn leases(store: &Faulty, many: usize) -> Vec<Lease<Faulty>> {
     let dedup = Dedup::new(store.clone());
     let mut leases = Vec::new();
     for n in 0..many {
-        match dedup.begin(&Key::new("t", &n.to_string())).await.unwrap() {
+        match dedup.begin(&Key::new("t", n.to_string())).await.unwrap() {
             Begun::Acquired(lease) => leases.push(lease),
             other => panic!("{other:?}"),
         }

@@ -202,7 +202,7 @@ async fn a_short_lease_beside_a_long_one_is_renewed_in_time() {
     let (long, short) = (dedup.clone().lease(secs(3600)), dedup.lease(secs(3)));
     let mut leases = Vec::new();
     for dedup in [long, short] {
-        let key = Key::new("t", &leases.len().to_string());
+        let key = Key::new("t", leases.len().to_string());
         let Ok(Begun::Acquired(lease)) = dedup.begin(&key).await else {
             panic!("not acquired");
         };
