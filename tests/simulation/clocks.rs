@@ -5,7 +5,8 @@ use std::time::{Duration, SystemTime};
 use tower_webhook_dedup::{Entry, InFlight, Record, Token};
 
 use crate::{
-    plan::{Millis, Plan, Policy, pick_of},
+    plan::{Millis, Plan, pick_of},
+    policy::Policy,
     world::World,
 };
 

@@ -6,7 +6,8 @@ use tower_webhook_dedup::{Operation, Token};
 
 use crate::{
     log::{Call, Fact, Held, How, Pid, Reply, What},
-    plan::{Millis, Plan, Policy},
+    plan::{Millis, Plan},
+    policy::Policy,
 };
 
 pub(crate) struct Ledger<'a> {

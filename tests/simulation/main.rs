@@ -21,6 +21,7 @@ mod network;
 mod one_run;
 mod owners;
 mod plan;
+mod policy;
 mod process;
 mod remembered;
 mod schedule;

@@ -1,12 +1,11 @@
 //! What is to happen in one world: all of it is drawn from the seed before the world begins.
 
-use std::time::Duration;
-
-use tower_webhook_dedup::{AfterWait, InFlight, Limits, OnDisconnect, Operation, StoreFailure};
+use tower_webhook_dedup::Operation;
 
 use crate::{
     clocks::{Clocks, clocks},
     draw::draw,
+    policy::{Policy, policy, remembered},
     schedule::Schedule,
     theme,
 };
@@ -26,24 +25,6 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
     /// The store gives a lease to everybody who asks: to see that this is seen.
     pub(crate) sabotaged: bool,
-}
-
-/// The settings of all layers of a world.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Policy {
-    pub(crate) lease: Millis,
-    pub(crate) store_timeout: Millis,
-    pub(crate) run_limit: Millis,
-    pub(crate) retention: Millis,
-    pub(crate) standby_age: Millis,
-    pub(crate) in_flight: InFlight,
-    pub(crate) store_failure: StoreFailure,
-    pub(crate) on_disconnect: OnDisconnect,
-    /// How fast the store's clock goes, in thousandths of whoever's policy it is: the world's, or a
-    /// process's.
-    pub(crate) store_clock: u64,
-    /// For how long processes remember what is done, where they do.
-    pub(crate) remembered: Option<Millis>,
 }
 
 /// One event and its sender.
@@ -169,25 +150,6 @@ impl Fault {
     }
 }
 
-impl Policy {
-    pub(crate) fn limits(&self) -> Limits {
-        Limits::default().standby_age(Duration::from_millis(self.standby_age))
-    }
-
-    /// How long a record is kept.
-    pub(crate) fn kept(&self) -> Millis {
-        self.retention.max(self.lease) * 1_000 / self.store_clock
-    }
-
-    /// As long as a request may wait for another run.
-    pub(crate) fn wait(&self) -> Millis {
-        match self.in_flight {
-            InFlight::Wait { max, .. } => max.as_millis() as Millis,
-            _ => 0,
-        }
-    }
-}
-
 const OPERATIONS: [Operation; 4] = [
     Operation::Acquire,
     Operation::Renew,
@@ -226,46 +188,6 @@ impl Plan {
         theme::add(&mut plan, rng);
         plan
     }
-}
-
-fn policy(rng: &mut fastrand::Rng) -> Policy {
-    let lease = pick(rng, &[2_000, 5_000, 30_000]);
-    let store_timeout = *pick_of(rng, &[lease / 4, 300, 300, 100]);
-    let then = *pick_of(rng, &[AfterWait::Acknowledge, AfterWait::RetryLater]);
-    let max = Duration::from_millis(rng.u64(100..2 * lease));
-    let wait = InFlight::Wait { max, then };
-    let acknowledge = InFlight::Acknowledge;
-    Policy {
-        lease,
-        store_timeout: store_timeout.min(lease / 4),
-        run_limit: *pick_of(rng, &[lease / 2, 2 * lease, 4 * lease, 300_000]),
-        retention: *pick_of(rng, &[lease * 2, 60_000, 3_600_000, 345_600_000]),
-        standby_age: *pick_of(rng, &[2 * lease, 60_000, 600_000, 86_400_000]),
-        in_flight: *pick_of(rng, &[acknowledge, acknowledge, InFlight::RetryLater, wait]),
-        store_failure: *pick_of(
-            rng,
-            &[
-                StoreFailure::Refuse,
-                StoreFailure::Refuse,
-                StoreFailure::Forward,
-            ],
-        ),
-        on_disconnect: *pick_of(
-            rng,
-            &[
-                OnDisconnect::Finish,
-                OnDisconnect::Finish,
-                OnDisconnect::Cancel,
-            ],
-        ),
-        store_clock: *pick_of(rng, &[1_000, 1_000, 1_000, 950, 1_050]),
-        remembered: None,
-    }
-}
-
-/// In one world of two.
-fn remembered(rng: &mut fastrand::Rng) -> Option<Millis> {
-    rng.bool().then(|| pick(rng, &[500, 10_000, 60_000]))
 }
 
 fn event(rng: &mut fastrand::Rng, policy: &Policy) -> Event {
@@ -403,7 +325,7 @@ fn trouble(rng: &mut fastrand::Rng, policy: &Policy) -> Trouble {
     }
 }
 
-fn pick(rng: &mut fastrand::Rng, of: &[Millis]) -> Millis {
+pub(crate) fn pick(rng: &mut fastrand::Rng, of: &[Millis]) -> Millis {
     *pick_of(rng, of)
 }
 

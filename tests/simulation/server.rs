@@ -27,7 +27,8 @@ use tower_webhook_dedup::{
 use crate::{
     log::{How, Pid, What},
     network::event_of,
-    plan::{Millis, Policy, Run},
+    plan::{Millis, Run},
+    policy::Policy,
     process::Process,
     store::SimStore,
     world::World,
