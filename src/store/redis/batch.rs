@@ -3,7 +3,7 @@
 use std::task::{Context, Poll, ready};
 
 use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::sync::oneshot;
+use tokio::{sync::oneshot, task::unconstrained};
 use tokio_util::sync::ReusableBoxFuture;
 
 use super::queue::Command;
@@ -67,10 +67,12 @@ impl Batch {
         self.waiting.len()
     }
 
-    /// Hands the commands to the client.
+    /// Hands the commands to the client, whose queue has room for them.
     pub(super) fn send(&mut self, cx: &mut Context<'_>) {
         if let Some(client) = self.client.take() {
-            self.sending.set(send(client));
+            // Where the budget that a task shares with others is used up, the client's queue is as
+            // if it were full; and a later batch would go out first.
+            self.sending.set(unconstrained(send(client)));
         }
         _ = self.poll(cx);
     }

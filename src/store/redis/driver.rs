@@ -137,7 +137,7 @@ mod tests {
     use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, Value, cmd};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
-        task::unconstrained,
+        task::{consume_budget, coop::has_budget_remaining, unconstrained},
     };
 
     use super::*;
@@ -184,11 +184,20 @@ mod tests {
             self.queue.push(cmd(name), false)
         }
 
+        /// With all the budget of the runtime that it wants.
         fn poll(&mut self) -> Poll<()> {
             let waker = self.woken.clone().into();
-            // The runtime's budget is for the whole test.
             let mut driver = unconstrained(self.driver.as_mut());
             Pin::new(&mut driver).poll(&mut Context::from_waker(&waker))
+        }
+
+        /// As after another task that has used the budget up, and then woken the driver.
+        async fn poll_without_budget(&mut self) -> Poll<()> {
+            while has_budget_remaining() {
+                consume_budget().await;
+            }
+            let waker = self.woken.clone().into();
+            self.driver.as_mut().poll(&mut Context::from_waker(&waker))
         }
 
         /// How often the driver was woken since this was asked last.
@@ -266,6 +275,16 @@ mod tests {
         let alone = replies.0.now_or_never();
         assert_eq!(alone.unwrap(), Ok(Value::SimpleString("A".into())));
         assert!(replies.1.now_or_never().is_none());
+    }
+
+    #[tokio::test]
+    async fn a_command_that_came_first_goes_out_first_though_the_budget_was_used_up() {
+        let mut rig = Rig::new(false).await;
+        let _acquire = rig.push("ACQUIRE");
+        assert!(rig.poll_without_budget().await.is_pending());
+        let _release = rig.push("RELEASE");
+        assert!(rig.work().is_pending());
+        assert_eq!(rig.got(), packed(&["ACQUIRE", "RELEASE"]));
     }
 
     #[tokio::test]
