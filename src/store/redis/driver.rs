@@ -34,7 +34,7 @@ pub(super) struct Driver {
     coalesce: bool,
     stepped_back: bool,
     /// Room for what comes out of the queue.
-    taken: Vec<Command>,
+    taken: VecDeque<Command>,
     /// In the order in which the replies come.
     sent: VecDeque<Batch>,
     /// How many commands are in those.
@@ -60,7 +60,7 @@ impl Driver {
             queue,
             coalesce,
             stepped_back: false,
-            taken: Vec::new(),
+            taken: VecDeque::new(),
             sent: VecDeque::new(),
             on_their_way: 0,
             spare: Vec::new(),

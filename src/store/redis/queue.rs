@@ -1,6 +1,7 @@
 //! The commands that wait to be written to one connection.
 
 use std::{
+    collections::VecDeque,
     io,
     mem::{swap, take},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -16,7 +17,7 @@ pub(super) struct Queue(Mutex<State>);
 
 #[derive(Default)]
 struct State {
-    waiting: Vec<Command>,
+    waiting: VecDeque<Command>,
     /// Of the task, while there is nothing to write.
     idle: Option<Waker>,
     /// Nobody will look here any more.
@@ -48,7 +49,7 @@ impl Queue {
         let idle = {
             let mut state = self.lock();
             if !state.closed {
-                state.waiting.push(command);
+                state.waiting.push_back(command);
             }
             state.idle.take()
         };
@@ -65,7 +66,12 @@ impl Queue {
 
     /// Takes up to `most` of the waiting commands into `taken`, which is empty: `true`. `false` where
     /// there is none; then the task is woken by the next one.
-    pub(super) fn take(&self, most: usize, taken: &mut Vec<Command>, cx: &Context<'_>) -> bool {
+    pub(super) fn take(
+        &self,
+        most: usize,
+        taken: &mut VecDeque<Command>,
+        cx: &Context<'_>,
+    ) -> bool {
         let mut state = self.lock();
         if state.waiting.is_empty() {
             state.idle = Some(cx.waker().clone());
