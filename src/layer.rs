@@ -203,9 +203,11 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// Recognises up to this many bodies that came more than once lately, each of at most 16 KiB, and
-    /// neither hashes nor parses them again: worth it where storms of one event come. Such a body is
-    /// compared byte for byte, and nothing is decided by it. Each layer, with its clones, has its
-    /// own, which take `count` times 16 KiB of memory at most.
+    /// neither hashes nor parses them again: worth it where storms of one event come. Ids that stand
+    /// elsewhere than in JSON are read all the same, and so are the parts of a body that
+    /// [`KeyBy::IdAndFields`] and [`KeyBy::IdAndBodyExcept`] hash. Such a body is compared byte for
+    /// byte, and nothing is decided by it. Each layer, with its clones, has its own, which take
+    /// `count` times 16 KiB of memory at most.
     ///
     /// Defaults to 0.
     pub fn recent_bodies(mut self, count: usize) -> Self {

@@ -11,7 +11,7 @@ use foldhash::quality::RandomState;
 
 use crate::{BodyHash, identity::IdText};
 
-/// Longer bodies are not kept.
+/// Longer bodies are not kept; with the text of an id that had to be made.
 const LONGEST: usize = 16 * 1024;
 
 /// Recognises the very bytes of a body, so that a storm of one event is neither hashed nor parsed
@@ -69,11 +69,16 @@ impl RecentBodies {
         };
         let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
         // If it is another one with the same hash, it may stay.
-        if slot.as_ref().is_none_or(|it| it.fast_hash != fast_hash) {
+        if slot.as_ref().is_some_and(|it| it.fast_hash == fast_hash) {
+            return;
+        }
+        let seen = seen();
+        let id = seen.event_id.as_ref().map_or(0, IdText::size);
+        if body.len() + id <= LONGEST {
             *slot = Some(Recent {
                 fast_hash,
                 body: Bytes::copy_from_slice(body),
-                seen: seen(),
+                seen,
             });
         }
     }
@@ -129,6 +134,20 @@ mod tests {
         for (body, kept) in [(longest, true), (longer, false)] {
             bodies.keep(&body, || seen(&body));
             assert_eq!(bodies.look(&body).is_some(), kept, "{}", body.len());
+        }
+    }
+
+    /// A join stands in no body, and escapes what it is made of.
+    #[test]
+    fn the_text_of_an_id_counts_too() {
+        let bodies = RecentBodies::new(1);
+        let body = Bytes::from(vec![b'|'; LONGEST / 2]);
+        for (length, kept) in [(LONGEST / 2 + 1, false), (LONGEST / 2, true)] {
+            bodies.keep(&body, || Seen {
+                event_id: Some(IdText::Made("x".repeat(length).into())),
+                ..seen(&body)
+            });
+            assert_eq!(bodies.look(&body).is_some(), kept, "{length}");
         }
     }
 }
