@@ -1,6 +1,7 @@
 //! Promise 4: a late owner does no harm, and learns that it is late.
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
     future::{pending, poll_fn},
     pin::pin,
@@ -686,4 +687,17 @@ fn the_heartbeat_survives_its_runtime() {
         assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
         assert_eq!(answer.await.unwrap().brief(), (200, "run"));
     });
+}
+
+#[test]
+fn no_two_attempts_have_the_same_token_whatever_threads_make_them() {
+    const THREADS: usize = 8;
+    const TOKENS: usize = 5_000;
+    // The half without the time, which hides what else repeats.
+    let half = |token: Token| (u128::from_ne_bytes(*token.as_bytes()) >> 64) as u64;
+    let draw = move || -> Vec<_> { (0..TOKENS).map(|_| half(Token::random())).collect() };
+    let threads: Vec<_> = (0..THREADS).map(|_| std::thread::spawn(draw)).collect();
+    let drawn = threads.into_iter().flat_map(|it| it.join().unwrap());
+    let different: HashSet<_> = drawn.collect();
+    assert_eq!(different.len(), THREADS * TOKENS);
 }
