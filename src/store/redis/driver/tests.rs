@@ -1,0 +1,288 @@
+//! The driver, polled by hand.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Wake,
+};
+
+use fastrand::Rng;
+use futures_util::FutureExt;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, Value, cmd};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    task::{consume_budget, coop::has_budget_remaining, unconstrained},
+};
+
+use super::*;
+
+/// A driver that is polled by hand, and the server's end of its connection.
+struct Rig {
+    driver: Pin<Box<Driver>>,
+    queue: Arc<Queue>,
+    server: DuplexStream,
+    woken: Arc<Woken>,
+}
+
+#[derive(Default)]
+struct Woken(AtomicUsize);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Rig {
+    async fn new(coalesce: bool) -> Self {
+        let (stream, server) = duplex(1 << 20);
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(None)
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(2 * Driver::BATCHES);
+        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let opened = MultiplexedConnection::new_with_config(&settings, stream, config);
+        let (connection, client) = opened.await.unwrap();
+        let queue = Arc::new(Queue::default());
+        let driver = Driver::new(client, connection, queue.clone(), coalesce);
+        Self {
+            driver: Box::pin(driver),
+            queue,
+            server,
+            woken: Arc::default(),
+        }
+    }
+
+    /// A command of this name on its way.
+    fn push(&self, name: &str) -> impl Future<Output = RedisResult<Value>> + use<> {
+        self.queue.push(cmd(name), false)
+    }
+
+    /// With all the budget of the runtime that it wants.
+    fn poll(&mut self) -> Poll<()> {
+        let waker = self.woken.clone().into();
+        let mut driver = unconstrained(self.driver.as_mut());
+        Pin::new(&mut driver).poll(&mut Context::from_waker(&waker))
+    }
+
+    /// As after another task that has used the budget up, and then woken the driver.
+    async fn poll_without_budget(&mut self) -> Poll<()> {
+        while has_budget_remaining() {
+            consume_budget().await;
+        }
+        let waker = self.woken.clone().into();
+        self.driver.as_mut().poll(&mut Context::from_waker(&waker))
+    }
+
+    /// How often the driver was woken since this was asked last.
+    fn woken(&self) -> usize {
+        self.woken.0.swap(0, Ordering::Relaxed)
+    }
+
+    /// What the server has got since.
+    fn got(&mut self) -> String {
+        let mut got = vec![0; 1 << 20];
+        let read = unconstrained(self.server.read(&mut got)).now_or_never();
+        got.truncate(read.map_or(0, Result::unwrap));
+        String::from_utf8(got).unwrap()
+    }
+
+    fn answer(&mut self, replies: &str) {
+        let written = self.server.write_all(replies.as_bytes());
+        unconstrained(written).now_or_never().unwrap().unwrap();
+    }
+
+    /// Polls for as long as the driver wakes itself.
+    fn work(&mut self) -> Poll<()> {
+        loop {
+            self.woken();
+            let polled = self.poll();
+            if polled.is_ready() || self.woken() == 0 {
+                return polled;
+            }
+        }
+    }
+}
+
+fn packed(names: &[&str]) -> String {
+    let packed = |name: &&str| String::from_utf8(cmd(name).get_packed_command()).unwrap();
+    names.iter().map(packed).collect()
+}
+
+/// What a server would say that answers each command with its name.
+fn echo(got: &str) -> String {
+    let names = got
+        .lines()
+        .filter(|line| line.starts_with(char::is_alphabetic));
+    names.map(|name| format!("+{name}\r\n")).collect()
+}
+
+#[tokio::test]
+async fn a_command_that_is_alone_does_not_wait() {
+    let mut rig = Rig::new(true).await;
+    assert!(rig.poll().is_pending());
+    for _ in 0..3 {
+        let reply = rig.push("ONE");
+        assert!(rig.poll().is_pending());
+        assert_eq!(rig.got(), packed(&["ONE"]));
+        rig.answer("+OK\r\n");
+        assert!(rig.poll().is_pending());
+        assert_eq!(reply.now_or_never().unwrap(), Ok(Value::Okay));
+    }
+}
+
+#[tokio::test]
+async fn with_more_than_one_the_driver_steps_back_once_each_time() {
+    let mut rig = Rig::new(true).await;
+    for _ in 0..3 {
+        let _replies = (rig.push("ONE"), rig.push("TWO"));
+        rig.woken();
+        assert!(rig.poll().is_pending());
+        assert_eq!((rig.woken(), rig.got()), (1, String::new()));
+        // The third came meanwhile.
+        let _reply = rig.push("THREE");
+        assert!(rig.poll().is_pending());
+        assert_eq!(rig.got(), packed(&["ONE", "TWO", "THREE"]));
+    }
+}
+
+#[tokio::test]
+async fn switched_off_each_command_goes_out_at_once_and_alone() {
+    let mut rig = Rig::new(false).await;
+    let replies = (rig.push("ONE"), rig.push("TWO"));
+    assert!(rig.poll().is_pending());
+    assert_eq!(rig.got(), packed(&["ONE", "TWO"]));
+    rig.answer("+A\r\n");
+    assert!(rig.work().is_pending());
+    let alone = replies.0.now_or_never();
+    assert_eq!(alone.unwrap(), Ok(Value::SimpleString("A".into())));
+    assert!(replies.1.now_or_never().is_none());
+}
+
+#[tokio::test]
+async fn a_command_that_came_first_goes_out_first_though_the_budget_was_used_up() {
+    let mut rig = Rig::new(false).await;
+    let _acquire = rig.push("ACQUIRE");
+    assert!(rig.poll_without_budget().await.is_pending());
+    let _release = rig.push("RELEASE");
+    assert!(rig.work().is_pending());
+    assert_eq!(rig.got(), packed(&["ACQUIRE", "RELEASE"]));
+}
+
+#[tokio::test]
+async fn each_gets_its_own_reply_and_asking_none() {
+    let mut rig = Rig::new(true).await;
+    let plain = rig.push("ONE");
+    let asked = rig.queue.push(cmd("TWO"), true);
+    let refused = rig.queue.push(cmd("THREE"), true);
+    let wrong = rig.push("FOUR");
+    assert!(rig.work().is_pending());
+    let sent = ["ONE", "ASKING", "TWO", "ASKING", "THREE", "FOUR"];
+    assert_eq!(rig.got(), packed(&sent));
+    rig.answer("+A\r\n+OK\r\n+B\r\n-NOPERM asking\r\n-MOVED 1 a:1\r\n-WRONGTYPE four\r\n");
+    assert!(rig.work().is_pending());
+    let reply = |reply: Option<RedisResult<Value>>| reply.unwrap().unwrap();
+    assert_eq!(reply(plain.now_or_never()), Value::SimpleString("A".into()));
+    assert_eq!(reply(asked.now_or_never()), Value::SimpleString("B".into()));
+    for (answer, code) in [
+        (refused.now_or_never(), "NOPERM"),
+        (wrong.now_or_never(), "WRONGTYPE"),
+    ] {
+        let error = reply(answer).extract_error().unwrap_err();
+        assert_eq!(error.code(), Some(code));
+    }
+}
+
+/// Callers that go, replies in pieces, a budget that is used up: in any order.
+#[tokio::test]
+async fn each_gets_its_own_reply_whatever_comes_between() {
+    for seed in 0..20 {
+        let mut random = Rng::with_seed(seed);
+        let mut rig = Rig::new(random.bool()).await;
+        let (mut waiting, mut replies) = (Vec::new(), String::new());
+        for n in 0..300 {
+            match random.u8(0..7) {
+                0..3 => {
+                    let name = format!("C{n}");
+                    let reply = rig.queue.push(cmd(&name), random.u8(0..4) == 0);
+                    waiting.push((name, reply));
+                }
+                3 if !waiting.is_empty() => {
+                    drop(waiting.swap_remove(random.usize(..waiting.len())));
+                }
+                4 => assert!(rig.poll_without_budget().await.is_pending()),
+                5 => assert!(rig.poll().is_pending()),
+                _ => {
+                    replies += &echo(&rig.got());
+                    let now = random.usize(..=replies.len());
+                    rig.answer(&replies.drain(..now).collect::<String>());
+                }
+            }
+        }
+        while rig.queue.len() + rig.driver.on_their_way > 0 {
+            assert!(rig.work().is_pending());
+            replies += &echo(&rig.got());
+            assert!(!replies.is_empty(), "seed {seed}: stuck");
+            rig.answer(&std::mem::take(&mut replies));
+            assert!(rig.work().is_pending());
+        }
+        for (name, reply) in waiting {
+            let reply = unconstrained(reply).now_or_never();
+            assert_eq!(reply.unwrap(), Ok(Value::SimpleString(name)), "{seed}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_nobody_waits_for_is_not_sent() {
+    let mut rig = Rig::new(true).await;
+    let _reply = rig.push("ONE");
+    drop(rig.push("TWO"));
+    assert!(rig.work().is_pending());
+    assert_eq!(rig.got(), packed(&["ONE"]));
+    drop(rig.push("THREE"));
+    assert!(rig.work().is_pending());
+    assert_eq!(rig.got(), "");
+}
+
+#[tokio::test]
+async fn what_there_is_no_room_for_goes_out_when_there_is() {
+    let mut rig = Rig::new(false).await;
+    let replies: Vec<_> = (0..3 * Driver::BATCHES).map(|_| rig.push("ONE")).collect();
+    let mut answered = 0;
+    while answered < replies.len() {
+        assert!(rig.work().is_pending());
+        let got = rig.got().matches("ONE").count();
+        assert_eq!(got, Driver::BATCHES.min(replies.len() - answered));
+        rig.answer(&"+OK\r\n".repeat(got));
+        answered += got;
+    }
+    assert!(rig.work().is_pending());
+    for reply in replies {
+        assert_eq!(
+            unconstrained(reply).now_or_never().unwrap(),
+            Ok(Value::Okay)
+        );
+    }
+}
+
+#[tokio::test]
+async fn all_are_told_when_the_connection_breaks() {
+    let mut rig = Rig::new(true).await;
+    let replies = (rig.push("ONE"), rig.push("TWO"));
+    assert!(rig.work().is_pending());
+    let waiting = rig.push("THREE");
+    rig.server = duplex(1).0;
+    assert!(rig.work().is_ready());
+    drop(rig.driver);
+    let late = rig.queue.push(cmd("FOUR"), false);
+    let answers = [
+        replies.0.now_or_never(),
+        replies.1.now_or_never(),
+        waiting.now_or_never(),
+        late.now_or_never(),
+    ];
+    for answer in answers {
+        let error = answer.unwrap().unwrap_err();
+        assert!(error.is_unrecoverable_error(), "{error}");
+    }
+}
