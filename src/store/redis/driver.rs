@@ -44,8 +44,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    /// How many batches are on their way at most. What comes then stays in the queue until there is
-    /// a reply, or nobody waits for it any more.
+    /// How many batches are on their way at most. What comes then stays in the queue until there are
+    /// replies.
     pub(super) const BATCHES: usize = 64;
 
     pub(super) fn new(
