@@ -1,6 +1,6 @@
 //! Finds the primary that Sentinels watch over.
 
-use std::{collections::HashSet, fmt, time::Duration};
+use std::{collections::HashSet, fmt, future::ready, time::Duration};
 
 use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
 use redis::Value;
@@ -132,7 +132,7 @@ impl Sentinels {
     /// take writes that it will forget.
     pub(super) async fn has_replaced(&self, primary: &str) -> Option<RedisStoreError> {
         let all: FuturesUnordered<_> = self.sentinels.iter().map(|it| self.ask(it)).collect();
-        let answers: Vec<_> = all.filter_map(async |answer| answer.ok()).collect().await;
+        let answers: Vec<_> = all.filter_map(|answer| ready(answer.ok())).collect().await;
         let others = answers.iter().filter(|it| *it != primary).count();
         (others > answers.len() / 2).then(|| {
             RedisStoreError::unreachable(format!("{primary} is no longer the primary of {self:?}"))
