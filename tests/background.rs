@@ -17,12 +17,12 @@ use tokio::{
 };
 use tower::{Layer, Service};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, MemoryStore, Operation, Ran, Record,
-    Release, StoreErrorKind, StoreFailure,
+    Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, Operation, Ran, Record, Release,
+    StoreErrorKind, StoreFailure,
 };
 
 use http_support::{Events, Handler, c0, millis, post, secs, send};
-use stores::{Fault, Faulty};
+use stores::{Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]

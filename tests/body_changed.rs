@@ -5,8 +5,14 @@ use std::time::Duration;
 use tower::Layer;
 use tower_webhook_dedup::{
     AfterWait, BodyChanged, BodyHash, DedupEvent, EventId, InFlight, Key, KeyBy, LeaseStore,
-    MemoryStore, Outcome, Refusal, WebhookDedupLayer,
+    Outcome, Refusal, WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 use http_support::{Answer, Events, Handler, c0, post_body, secs, send, send_later};
 

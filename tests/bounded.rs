@@ -19,12 +19,12 @@ use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, service_fn};
 use tower_webhook_dedup::{
     AfterWait, Begun, Dedup, Entry, EventId, InFlight, Key, KeyBy, Lease, LeaseStore, Limits,
-    MemoryStore, Operation, Outcome, Record, Refusal, Release, RequestBody, StoreErrorKind, Token,
-    WebhookDedup, WebhookDedupLayer,
+    Operation, Outcome, Record, Refusal, Release, RequestBody, StoreErrorKind, Token, WebhookDedup,
+    WebhookDedupLayer,
 };
 
 use http_support::{Answer, Handler, c0, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty};
+use stores::{Call, Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]

@@ -13,7 +13,7 @@ use tower_webhook_dedup::{
 };
 
 use http_support::{Handler, c0, millis, post, secs, send};
-use stores::{Fault, Faulty};
+use stores::{Fault, Faulty, Trouble};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
@@ -72,7 +72,7 @@ async fn completed_elsewhere(store: &Faulty, key: &Key, age: Duration) {
 #[tokio::test(start_paused = true)]
 async fn a_remembered_duplicate_makes_no_store_call() {
     let (store, handler) = (Faulty::new(), Handler::ok());
-    let service = c0(Cached::new(store.clone())).layer(handler.clone());
+    let service = c0(Cached::new((*store).clone())).layer(handler.clone());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     let calls = store.calls().len();
     assert_eq!(calls, 2, "acquire and complete");
@@ -94,7 +94,7 @@ async fn a_remembered_duplicate_makes_no_store_call() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_remembered_is_the_whole_record() {
-    let store = Cached::new(Faulty::new());
+    let store = Cached::new((*Faulty::new()).clone());
     let service = c0(store.clone()).layer(Handler::statuses([207]));
     assert_eq!(send(&service, post("e1")).await.brief(), (207, "run"));
     let Outcome::Duplicate { record, .. } = send(&service, post("e1")).await.outcome() else {
@@ -127,7 +127,7 @@ async fn another_body_of_the_same_id_is_another_event() {
 async fn an_event_is_remembered_for_the_ttl() {
     for ttl in [Duration::ZERO, millis(10), secs(7), secs(60)] {
         let store = Faulty::new();
-        let cached = Cached::new(store.clone()).ttl(ttl);
+        let cached = Cached::new((*store).clone()).ttl(ttl);
         complete(&cached, &key("a"), DAY).await;
         sleep(ttl.saturating_sub(millis(1))).await;
         let calls = |expected: usize, when| {
@@ -153,7 +153,7 @@ async fn an_event_is_not_remembered_for_longer_than_it_is_retained() {
     // The reply may take its time: the record lives from when it was written.
     for fault in [Fault::None, Fault::DelayAfter(secs(1))] {
         let store = Faulty::broken(Operation::Complete, fault);
-        let cached = Cached::new(store.clone());
+        let cached = Cached::new((*store).clone());
         let begun = Instant::now();
         complete(&cached, &key("a"), secs(5)).await;
         sleep(millis(4_999) - begun.elapsed()).await;
@@ -167,7 +167,7 @@ async fn an_event_is_not_remembered_for_longer_than_it_is_retained() {
 #[tokio::test(start_paused = true)]
 async fn what_others_completed_is_remembered_once_this_process_knows_for_how_long() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone());
+    let cached = Cached::new((*store).clone());
     completed_elsewhere(&store, &key("a"), secs(10)).await;
     for n in 1..=3 {
         assert!(is_done(&cached, &key("a")).await);
@@ -193,7 +193,7 @@ async fn what_others_completed_is_not_remembered_when_it_may_end_soon() {
     ];
     for (age, asked) in ages {
         let store = Faulty::new();
-        let cached = Cached::new(store.clone()).ttl(ttl);
+        let cached = Cached::new((*store).clone()).ttl(ttl);
         complete(&cached, &key("b"), retention).await;
         complete(&cached, &key("c"), DAY).await;
         completed_elsewhere(&store, &key("a"), secs(age)).await;
@@ -208,7 +208,7 @@ async fn what_others_completed_is_not_remembered_when_it_may_end_soon() {
 #[tokio::test(start_paused = true)]
 async fn only_what_is_done_is_remembered() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone());
+    let cached = Cached::new((*store).clone());
     let (key, token, failed) = (key("a"), Token::random(), Release::Failed { status: None });
     let acquired = cached.acquire(&key, token, secs(30), by()).await.unwrap();
     assert_eq!(acquired, Acquire::Acquired { attempt: 1 });
@@ -237,7 +237,11 @@ async fn a_completion_that_failed_is_not_remembered() {
         Fault::After(StoreErrorKind::TimedOut),
     ] {
         let store = Faulty::broken(Operation::Complete, fault);
-        let (cached, key, record) = (Cached::new(store), key("a"), Record::new(None, None));
+        let (cached, key, record) = (
+            Cached::new((*store).clone()),
+            key("a"),
+            Record::new(None, None),
+        );
         let completed = cached.complete(&key, Token::random(), &record, DAY, by());
         completed.await.unwrap_err();
         assert!(cached.is_empty(), "{fault:?}");
@@ -247,7 +251,7 @@ async fn a_completion_that_failed_is_not_remembered() {
 #[tokio::test(start_paused = true)]
 async fn duplicates_are_answered_while_the_store_is_away() {
     let store = Faulty::new();
-    let service = c0(Cached::new(store.clone())).layer(Handler::ok());
+    let service = c0(Cached::new((*store).clone())).layer(Handler::ok());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
@@ -257,7 +261,7 @@ async fn duplicates_are_answered_while_the_store_is_away() {
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_forgotten_here_runs_again_at_once() {
     let (store, handler) = (Faulty::new(), Handler::ok());
-    let layer = c0(Cached::new(store.clone()));
+    let layer = c0(Cached::new((*store).clone()));
     let service = layer.layer(handler.clone());
     let hash = BodyHash::of(br#"{"id":"e1","n":1}"#);
     for runs in 1..=3 {
@@ -274,7 +278,7 @@ async fn an_event_that_is_forgotten_here_runs_again_at_once() {
 async fn a_reply_from_before_an_event_was_forgotten_is_not_remembered() {
     for operation in [Operation::Acquire, Operation::Complete] {
         let store = Faulty::new();
-        let cached = Cached::new(store.clone());
+        let cached = Cached::new((*store).clone());
         complete(&cached, &key("b"), DAY).await;
         completed_elsewhere(&store, &key("a"), secs(0)).await;
         let token = match store.entry(&key("a")).await {
@@ -307,7 +311,7 @@ async fn a_reply_from_before_an_event_was_forgotten_is_not_remembered() {
 #[tokio::test(start_paused = true)]
 async fn what_is_seen_while_an_event_is_being_forgotten_is_not_remembered() {
     let store = Faulty::broken(Operation::Forget, Fault::Delay(secs(2)));
-    let cached = Cached::new(store.clone());
+    let cached = Cached::new((*store).clone());
     complete(&cached, &key("a"), DAY).await;
     let other = cached.clone();
     let forgotten =
@@ -323,7 +327,7 @@ async fn what_is_seen_while_an_event_is_being_forgotten_is_not_remembered() {
 #[tokio::test(start_paused = true)]
 async fn an_event_that_another_process_forgets_stays_done_here_for_the_ttl() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone()).ttl(secs(10));
+    let cached = Cached::new((*store).clone()).ttl(secs(10));
     complete(&cached, &key("a"), DAY).await;
     assert!(store.inner.forget(&key("a"), false, by()).await.unwrap());
     sleep(millis(9_999)).await;
@@ -333,7 +337,7 @@ async fn an_event_that_another_process_forgets_stays_done_here_for_the_ttl() {
 }
 
 /// Which of these are remembered: not asked for in the store.
-async fn remembered(cached: &Cached<Faulty>, store: &Faulty, ids: usize) -> Vec<usize> {
+async fn remembered(cached: &Cached<Trouble>, store: &Faulty, ids: usize) -> Vec<usize> {
     let mut remembered = Vec::new();
     // What is asked for now could displace what is asked for next.
     store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
@@ -352,7 +356,7 @@ async fn remembered(cached: &Cached<Faulty>, store: &Faulty, ids: usize) -> Vec<
 async fn at_the_cap_of_entries_the_oldest_goes() {
     for (cap, expected) in [(0, vec![]), (1, vec![9]), (3, vec![7, 8, 9])] {
         let store = Faulty::new();
-        let cached = Cached::new(store.clone()).max_entries(cap);
+        let cached = Cached::new((*store).clone()).max_entries(cap);
         for id in 0..10 {
             complete(&cached, &key(id), DAY).await;
             sleep(millis(10)).await;
@@ -366,7 +370,9 @@ async fn at_the_cap_of_entries_the_oldest_goes() {
 async fn at_the_cap_of_bytes_the_oldest_goes() {
     let store = Faulty::new();
     // Some 400 bytes each.
-    let cached = Cached::new(store.clone()).max_entries(100).max_bytes(2_000);
+    let cached = Cached::new((*store).clone())
+        .max_entries(100)
+        .max_bytes(2_000);
     for id in 0..10 {
         complete(&cached, &key(id), DAY).await;
         sleep(millis(10)).await;
@@ -377,7 +383,7 @@ async fn at_the_cap_of_bytes_the_oldest_goes() {
     assert_eq!(remembered, newest);
     assert_eq!(cached.len(), newest.len());
 
-    let nothing = Cached::new(store.clone()).max_bytes(0);
+    let nothing = Cached::new((*store).clone()).max_bytes(0);
     complete(&nothing, &key("other"), DAY).await;
     assert!(nothing.is_empty());
 }
@@ -385,7 +391,7 @@ async fn at_the_cap_of_bytes_the_oldest_goes() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_kept_for_duplicates_counts() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone()).max_bytes(10_000);
+    let cached = Cached::new((*store).clone()).max_bytes(10_000);
     // In one shard, and each of more than 4 000 bytes.
     let cached = cached.max_entries(100);
     let (token, request) = (Token::random(), BodyHash::of(b"POST /"));
@@ -411,7 +417,7 @@ async fn an_answer_that_is_kept_for_duplicates_counts() {
 #[tokio::test(start_paused = true)]
 async fn room_is_used_again() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone()).max_entries(1000);
+    let cached = Cached::new((*store).clone()).max_entries(1000);
     for round in 0..20 {
         for id in 0..500 {
             complete(&cached, &key(id), secs(30)).await;
@@ -432,7 +438,7 @@ async fn room_is_used_again() {
 #[tokio::test(start_paused = true)]
 async fn clones_share_what_is_remembered() {
     let store = Faulty::new();
-    let cached = Cached::new(store.clone());
+    let cached = Cached::new((*store).clone());
     complete(&cached.clone(), &key("a"), DAY).await;
     assert!(is_done(&cached, &key("a")).await);
     assert_eq!(store.count(Operation::Acquire), 1);

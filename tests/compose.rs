@@ -46,10 +46,16 @@ use tower_http::{decompression::RequestDecompressionLayer, map_request_body::Map
 use tower_webhook_dedup::{
     Acquire, AfterWait, Begun, BodyHash, BoxStore, Dedup, DedupEvent, Delivery, DrainHandle,
     Drained, Duplicate, Entry, Error, EventId, InFlight, JsonPointer, Key, KeyBy, Lease, Limits,
-    Lost, MemoryStore, MissingId, NoId, OnDisconnect, Outcome, Preset, Ran, Record, Refusal,
-    Release, RequestBody, ResponseBody, ResponseFuture, StoreFailure, Token, Unprotected,
-    WebhookDedup, WebhookDedupLayer,
+    Lost, MissingId, NoId, OnDisconnect, Outcome, Preset, Ran, Record, Refusal, Release,
+    RequestBody, ResponseBody, ResponseFuture, StoreFailure, Token, Unprotected, WebhookDedup,
+    WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 const EVENT: &str = r#"{"id":"e1","n":1}"#;
 const DUPLICATE: &str = r#"{"status":"success","message":"Duplicate request ignored."}"#;

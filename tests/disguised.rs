@@ -11,7 +11,13 @@ use http::{
 };
 use http_body_util::Full;
 use tower::Layer;
-use tower_webhook_dedup::{MemoryStore, Preset, WebhookDedupLayer, providers};
+use tower_webhook_dedup::{Preset, WebhookDedupLayer, providers};
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 use fixtures::{Fixture, fixture, fixtures};
 use http_support::{Handler, send};

@@ -21,12 +21,11 @@ use tower::{Layer, ServiceExt, service_fn, timeout::TimeoutLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_webhook_dedup::{
     Dedup, DedupEvent, Delivery, Entry, EventId, InFlight, Key, KeyBy, LeaseStore, Limits,
-    MemoryStore, OnDisconnect, Operation, RequestBody, StoreErrorKind, WebhookDedup,
-    WebhookDedupLayer,
+    OnDisconnect, Operation, RequestBody, StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
 use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
-use stores::{Fault, Faulty};
+use stores::{Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]

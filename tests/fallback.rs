@@ -13,12 +13,12 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    Acquire, Begun, Dedup, Entry, Fallback, InFlight, Key, KeyBy, Lease, LeaseStore, MemoryStore,
-    Operation, Ran, Record, Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
+    Acquire, Begun, Dedup, Entry, Fallback, InFlight, Key, KeyBy, Lease, LeaseStore, Operation,
+    Ran, Record, Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
 };
 
 use http_support::{Handler, Run, c0, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty};
+use stores::{Call, Fault, Faulty, MemoryStore, cached, remembered};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
@@ -570,6 +570,7 @@ async fn an_acquire_that_landed_without_a_reply_does_not_block_its_event() {
         .forget(&key("a"), true, by())
         .await
         .unwrap();
+    sleep(remembered()).await;
     process.primary.plan(|_| Fault::HangAfter);
     assert!(is_done(&process.dedup, "a").await);
     let entry = process.primary.entry(&key("a")).await;
@@ -686,6 +687,7 @@ async fn what_the_primary_forgot_is_not_held_against_an_event() {
     process.run("a").await;
     // An operator, through another process.
     assert!(process.elsewhere().forget(&key("a"), false).await.unwrap());
+    sleep(remembered()).await;
     let lease = begin(&process.dedup, "a").await;
     process.go_out().await;
     sleep(secs(20)).await;
@@ -832,6 +834,8 @@ async fn a_thousand_events_run_once_through_an_outage() {
             }
         }
         answers.join_all().await;
+        // What a cache remembers needs no primary: one more event does.
+        process.run("one more").await;
         assert!(process.store.is_degraded());
         process.come_back().await;
         assert!(runs.lock().unwrap().values().all(|&runs| runs == 1));
@@ -975,7 +979,9 @@ async fn events_run_one_at_a_time_while_the_primary_comes_and_goes() {
     let twice: Vec<_> = runs.iter().filter(|(_, runs)| **runs > 1).collect();
     assert!(twice.is_empty(), "ran twice: {twice:?}");
     let switches = process.switches().len();
-    assert!(switches > 20, "{switches}");
+    // The fewer calls, the fewer of them fail.
+    let enough = if cached() { 5 } else { 20 };
+    assert!(switches > enough, "{switches}");
 }
 
 #[tokio::test(start_paused = true)]

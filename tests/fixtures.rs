@@ -9,8 +9,14 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, Delivery, EventId, KeyBy, MemoryStore, MissingId, RequestBody, WebhookDedupLayer,
+    BodyHash, Delivery, EventId, KeyBy, MissingId, RequestBody, WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 use support::{Fixture, fixture, fixtures};
 

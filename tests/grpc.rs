@@ -8,7 +8,13 @@ use http::{HeaderMap, HeaderValue, Request, Response, response};
 use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
-use tower_webhook_dedup::{EventId, MemoryStore, RequestBody, WebhookDedupLayer};
+use tower_webhook_dedup::{EventId, RequestBody, WebhookDedupLayer};
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 fn layer() -> WebhookDedupLayer<MemoryStore> {
     WebhookDedupLayer::new(MemoryStore::new(), EventId::header("x-event-id"))

@@ -11,9 +11,15 @@ use serde_json::{Map, Value};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    Delivery, EventId, JsonPointer, KeyBy, MemoryStore, MissingId, NoId, Outcome, Refusal,
-    RequestBody, Unprotected, WebhookDedupLayer,
+    Delivery, EventId, JsonPointer, KeyBy, MissingId, NoId, Outcome, Refusal, RequestBody,
+    Unprotected, WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 

@@ -8,8 +8,14 @@ use http_body_util::Full;
 use proptest::{prelude::*, sample::Index, test_runner::Config};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, Delivery, EventId, Key, MemoryStore, MissingId, RequestBody, WebhookDedupLayer,
+    BodyHash, Delivery, EventId, Key, MissingId, RequestBody, WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 /// What a key is made of.
 type Made = (String, String, Option<BodyHash>);

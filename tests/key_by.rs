@@ -10,9 +10,15 @@ use proptest::{prelude::*, sample::Index, test_runner::Config};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, Delivery, EventId, JsonPointer, Key, KeyBy, MemoryStore, MissingId, NoId, Outcome,
-    Refusal, RequestBody, WebhookDedupLayer,
+    BodyHash, Delivery, EventId, JsonPointer, Key, KeyBy, MissingId, NoId, Outcome, Refusal,
+    RequestBody, WebhookDedupLayer,
 };
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread()

@@ -11,9 +11,13 @@ use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_webhook_dedup::{
-    Delivery, EventId, Key, KeyBy, MemoryStore, RequestBody, WebhookDedupLayer,
-};
+use tower_webhook_dedup::{Delivery, EventId, Key, KeyBy, RequestBody, WebhookDedupLayer};
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread()

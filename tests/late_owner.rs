@@ -20,13 +20,12 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, MemoryStore, OnDisconnect,
-    Operation, Ran, Record, Release, RunError, StoreErrorKind, StoreFailure, Token,
-    WebhookDedupLayer,
+    Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation,
+    Ran, Record, Release, RunError, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
 };
 
 use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty};
+use stores::{Call, Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]

@@ -11,13 +11,12 @@ use http_body_util::Full;
 use tokio::time::advance;
 use tower::Layer;
 use tower_webhook_dedup::{
-    EventId, Key, KeyBy, MemoryStore, MissingId, Operation, Preset, StoreErrorKind,
-    WebhookDedupLayer, providers,
+    EventId, Key, KeyBy, MissingId, Operation, Preset, StoreErrorKind, WebhookDedupLayer, providers,
 };
 
 use fixtures::{Fixture, fixture, fixtures};
 use http_support::{Answer, Handler, Run, secs, send, send_later};
-use stores::{Fault, Faulty};
+use stores::{Fault, Faulty, MemoryStore, remembered};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/fixtures.rs"]
@@ -236,7 +235,7 @@ async fn events_are_kept_as_long_as_the_preset_says() {
         advance(retention - secs(1)).await;
         let answer = send(&service, first.request()).await;
         assert_eq!(answer.brief().1, "duplicate", "{}", first.name);
-        advance(secs(2)).await;
+        advance(secs(2) + remembered()).await;
         let answer = send(&service, first.request()).await;
         assert_eq!(answer.brief().1, "run", "{}", first.name);
     }

@@ -9,7 +9,13 @@ use fastrand::Rng;
 use http::Request;
 use http_body_util::Full;
 use tower::Layer;
-use tower_webhook_dedup::{EventId, KeyBy, MemoryStore, MissingId, WebhookDedupLayer};
+use tower_webhook_dedup::{EventId, KeyBy, MissingId, WebhookDedupLayer};
+
+use front::MemoryStore;
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/front.rs"]
+mod front;
 
 use http_support::{Handler, Run, post_body, send};
 

@@ -17,7 +17,7 @@ use tower_webhook_dedup::{DedupEvent, Entry};
 
 use self::{
     hook::Hook,
-    support::{PATIENCE, RedisServer, until},
+    support::{PATIENCE, RedisServer, cached, until},
 };
 
 const FAIL: &[(&str, &str)] = &[("x-status", "500")];
@@ -85,7 +85,8 @@ async fn deliveries_cost_as_many_commands_as_promised() {
     hook.send("e1").await.is(200, "run");
     check("first delivery", &["SET", "EVALSHA"], [2, 1, 1]);
     hook.send("e1").await.is(200, "duplicate");
-    check("duplicate", &["SET"], [1, 0, 0]);
+    let asked = u64::from(!cached());
+    check("duplicate", &["SET"][..asked as usize], [asked, 0, 0]);
     hook.send_with("e2", FAIL).await.is(500, "run");
     check("failed delivery", &["SET", "EVALSHA"], [2, 1, 1]);
     hook.send("e2").await.is(200, "run");

@@ -66,10 +66,9 @@ async fn a_demoted_redis_is_an_outage_until_the_address_leads_to_the_new_one() {
     hook.send("e0").await.is(200, "run");
     // A replica of nobody who answers: it refuses writes.
     old.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    for id in ["e0", "e1"] {
-        hook.send(id).await.is_refused();
-    }
-    assert_eq!(hook.troubles(), [StoreErrorKind::ReadOnly; 2]);
+    hook.send("e1").await.is_refused();
+    assert_eq!(hook.troubles(), [StoreErrorKind::ReadOnly]);
+    hook.send_known("e0").await;
 
     proxy.lead_to(&new);
     let start = Instant::now();
@@ -105,10 +104,14 @@ async fn a_full_redis_is_an_outage_and_a_failed_run_is_released_for_all_that() {
     let connections = server.clients().len();
 
     full(true);
-    for id in ["e0", "e1", "e1"] {
-        hook.send(id).await.is_refused();
+    hook.send_known("e0").await;
+    for _ in 0..3 {
+        hook.send("e1").await.is_refused();
     }
-    assert_eq!(hook.troubles(), [StoreErrorKind::OutOfMemory; 3]);
+    assert_eq!(
+        hook.troubles().last_chunk(),
+        Some(&[StoreErrorKind::OutOfMemory; 3])
+    );
     assert_eq!(hook.all_runs(), 1);
     assert_eq!(
         server.clients().len(),
@@ -176,8 +179,8 @@ async fn a_lease_that_redis_forgot_is_taken_again_with_the_same_token() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_unreadable_value_is_an_outage_of_its_event_and_never_a_duplicate() {
     let server = RedisServer::start();
+    Hook::over(&server).send("e1").await.is(200, "run");
     let hook = Hook::over(&server);
-    hook.send("e1").await.is(200, "run");
     let key = &*keys(&server, "e1")[0];
     let nonsense = [
         "locked",
@@ -196,7 +199,7 @@ async fn an_unreadable_value_is_an_outage_of_its_event_and_never_a_duplicate() {
     hook.send("e1").await.is_refused();
     assert_eq!(hook.troubles(), [StoreErrorKind::BadReply; 7]);
     hook.send("e2").await.is(200, "run");
-    assert_eq!(hook.runs("e1"), 1);
+    assert_eq!(hook.runs("e1"), 0);
     server.command(&["DEL", key]);
     hook.send("e1").await.is(200, "run");
 }

@@ -9,20 +9,20 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{Duplicate, Entry, EventId, RedisStore, RequestBody, WebhookDedupLayer};
 
-use support::RedisServer;
+use support::{Front, RedisServer};
 
 mod support;
 
-fn layer(server: &RedisServer) -> WebhookDedupLayer<RedisStore> {
+fn layer(server: &RedisServer) -> WebhookDedupLayer<Front<RedisStore>> {
     let store = RedisStore::open(&server.url()).unwrap();
-    WebhookDedupLayer::new(store, EventId::pointer("/id"))
+    WebhookDedupLayer::new(Front::of(store), EventId::pointer("/id"))
         .namespace("t")
         .store_timeout(std::time::Duration::from_secs(5))
 }
 
 /// Delivers `e1` to a process of its own, whose handler answers so. Status, outcome and body.
 async fn send(
-    layer: WebhookDedupLayer<RedisStore>,
+    layer: WebhookDedupLayer<Front<RedisStore>>,
     status: u16,
     body: &Bytes,
 ) -> (u16, String, Bytes) {

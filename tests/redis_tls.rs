@@ -8,7 +8,10 @@ mod certs;
 #[path = "support/hook.rs"]
 mod hook;
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    time::Duration,
+};
 
 use rcgen::ExtendedKeyUsagePurpose::ClientAuth;
 use tower_webhook_dedup::{
@@ -139,10 +142,12 @@ async fn sentinels_and_their_primary_are_spoken_to_over_tls_also_after_a_failove
     })
     .await;
     service.fail_over();
+    let next = AtomicUsize::new(2);
     until("the new primary is asked", async || {
-        send_until_taken(&hook, "e2").await;
+        let id = format!("e{}", next.fetch_add(1, Ordering::Relaxed));
+        send_until_taken(&hook, &id).await;
         let primary = service.servers().nth(service.primary()).unwrap();
-        hook::is_done(primary, "e2")
+        hook::is_done(primary, &id)
     })
     .await;
     send_until_taken(&hook, "e1").await.is(200, "duplicate");

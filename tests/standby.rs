@@ -21,14 +21,14 @@ use tokio::{
 use tower::Layer;
 use tower_webhook_dedup::{
     AfterWait, Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, Limits,
-    LostReason, MemoryStore, Operation, Outcome, Record, Refusal, StoreErrorKind, WebhookDedup,
+    LostReason, Operation, Outcome, Record, Refusal, StoreErrorKind, WebhookDedup,
     WebhookDedupLayer,
 };
 
 use http_support::{
     Answer, Events, Handler, Run, c0, millis, post, post_body, secs, send, send_later,
 };
-use stores::{Fault, Faulty};
+use stores::{Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]

@@ -29,7 +29,7 @@ use tokio::{
 };
 use tower_webhook_dedup::{DedupEvent, EventId, InFlight, RedisStore, WebhookDedupLayer};
 
-use crate::support::{PATIENCE, RedisServer, until};
+use crate::support::{Front, PATIENCE, RedisServer, until};
 
 /// The test that is a server in a child process, and nothing otherwise.
 const SERVER: &str = "child_server";
@@ -84,7 +84,7 @@ async fn run(store: &str) {
         "true" => InFlight::RetryLater,
         _ => InFlight::Acknowledge,
     };
-    let store = RedisStore::open(store).unwrap();
+    let store = Front::of(RedisStore::open(store).unwrap());
     let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"))
         .namespace("t")
         .lease(lease)

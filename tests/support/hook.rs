@@ -25,7 +25,7 @@ use tower_webhook_dedup::{
     StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
-use crate::support::{PATIENCE, RedisServer, store_at, until};
+use crate::support::{Front, PATIENCE, RedisServer, cached, store_at, until};
 
 /// How long a call to the store may take.
 pub(crate) const DEADLINE: Duration = Duration::from_millis(400);
@@ -36,9 +36,9 @@ const SLACK: Duration = Duration::from_millis(1400);
 /// One process, as it were: a layer, and the service that it makes.
 #[derive(Clone)]
 pub(crate) struct Hook<St: LeaseStore = RedisStore> {
-    pub(crate) layer: WebhookDedupLayer<St>,
+    pub(crate) layer: WebhookDedupLayer<Front<St>>,
     pub(crate) handler: Handler,
-    service: WebhookDedup<Handler, St>,
+    service: WebhookDedup<Handler, Front<St>>,
     events: Arc<Mutex<Vec<DedupEvent>>>,
 }
 
@@ -59,20 +59,20 @@ impl Hook {
 
     pub(crate) fn with(
         url: &str,
-        set: impl FnOnce(WebhookDedupLayer<RedisStore>) -> WebhookDedupLayer<RedisStore>,
+        set: impl FnOnce(WebhookDedupLayer<Front<RedisStore>>) -> WebhookDedupLayer<Front<RedisStore>>,
     ) -> Self {
         Self::with_store(store_at(url), set)
     }
 }
 
-impl<St: LeaseStore> Hook<St> {
+impl<St: LeaseStore + Clone> Hook<St> {
     pub(crate) fn with_store(
         store: St,
-        set: impl FnOnce(WebhookDedupLayer<St>) -> WebhookDedupLayer<St>,
+        set: impl FnOnce(WebhookDedupLayer<Front<St>>) -> WebhookDedupLayer<Front<St>>,
     ) -> Self {
         let events = Arc::<Mutex<Vec<_>>>::default();
         let seen = events.clone();
-        let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"))
+        let layer = WebhookDedupLayer::new(Front::of(store), EventId::pointer("/id"))
             .namespace("t")
             .lease(Duration::from_secs(60))
             .retention(Duration::from_secs(24 * 3600))
@@ -117,6 +117,17 @@ impl<St: LeaseStore> Hook<St> {
             outcome: header("webhook-dedup").expect("every answer is marked"),
             retry_after: header("retry-after").map(|it| it.parse().unwrap()),
             took: start.elapsed(),
+        }
+    }
+
+    /// Delivers an event again that this process completed, while the store does not answer: a cache
+    /// does.
+    pub(crate) async fn send_known(&self, id: &str) {
+        let answer = self.send(id).await;
+        if cached() {
+            answer.is(200, "duplicate");
+        } else {
+            answer.is_refused();
         }
     }
 

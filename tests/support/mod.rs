@@ -4,6 +4,7 @@
 
 mod cluster;
 mod fake_redis;
+mod front;
 mod pair;
 mod proxy;
 mod redis_server;
@@ -21,6 +22,7 @@ use tower_webhook_dedup::{
 pub(crate) use self::{
     cluster::{Cluster, free_ports},
     fake_redis::FakeRedis,
+    front::{Front, cached},
     pair::Pair,
     proxy::Proxy,
     redis_server::RedisServer,

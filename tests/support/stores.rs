@@ -14,9 +14,17 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tower_webhook_dedup::{
-    Acquire, Entry, Key, LeaseStore, MemoryStore, Operation, Record, Release, StoreError,
-    StoreErrorKind, Token,
+    Acquire, Entry, Key, LeaseStore, Operation, Record, Release, StoreError, StoreErrorKind, Token,
 };
+
+#[allow(
+    unused_imports,
+    reason = "shared, and not all of it is needed everywhere"
+)]
+pub(crate) use front::{Front, MemoryStore, cached, remembered};
+
+#[path = "front.rs"]
+mod front;
 
 /// How a call goes wrong.
 #[derive(Clone, Copy, Debug)]
@@ -52,11 +60,14 @@ pub(crate) struct Call {
 
 type Plan = dyn Fn(&Call) -> Fault + Send + Sync;
 
-/// [`MemoryStore`] behind trouble. Clones share everything.
+/// [`MemoryStore`] behind [`Trouble`].
+pub(crate) type Faulty = Front<Trouble>;
+
+/// How the calls to a store go. Clones share everything.
 #[derive(Clone)]
-pub(crate) struct Faulty {
+pub(crate) struct Trouble {
     /// The store itself, for a look past the trouble.
-    pub(crate) inner: MemoryStore,
+    pub(crate) inner: tower_webhook_dedup::MemoryStore,
     plan: Arc<Mutex<Arc<Plan>>>,
     calls: watch::Sender<Vec<Call>>,
     counts: Arc<Mutex<HashMap<Operation, usize>>>,
@@ -65,12 +76,16 @@ pub(crate) struct Faulty {
 impl Faulty {
     /// No trouble yet.
     pub(crate) fn new() -> Self {
-        Self {
-            inner: MemoryStore::new(),
+        Self::to(tower_webhook_dedup::MemoryStore::new())
+    }
+
+    fn to(inner: tower_webhook_dedup::MemoryStore) -> Self {
+        Self::of(Trouble {
+            inner,
             plan: Arc::new(Mutex::new(Arc::new(|_: &Call| Fault::None))),
             calls: watch::Sender::new(Vec::new()),
             counts: Arc::default(),
-        }
+        })
     }
 
     pub(crate) fn with(plan: impl Fn(&Call) -> Fault + Send + Sync + 'static) -> Self {
@@ -92,12 +107,11 @@ impl Faulty {
 
     /// The same entries behind trouble of their own: as another process reaches them.
     pub(crate) fn elsewhere(&self) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            ..Self::new()
-        }
+        Self::to(self.inner.clone())
     }
+}
 
+impl Trouble {
     /// From now on calls go so.
     pub(crate) fn plan(&self, plan: impl Fn(&Call) -> Fault + Send + Sync + 'static) {
         *self.plan.lock().unwrap() = Arc::new(plan);
@@ -233,7 +247,7 @@ impl StoreError for Broken {
     }
 }
 
-impl LeaseStore for Faulty {
+impl LeaseStore for Trouble {
     type Error = Broken;
 
     async fn acquire(
