@@ -1,6 +1,7 @@
 //! `Cached`: what is done is remembered for a short while, and never for longer than it is true.
 
 use std::{
+    collections::{HashMap, VecDeque},
     fmt,
     time::{Duration, SystemTime},
 };
@@ -369,10 +370,10 @@ async fn at_the_cap_of_entries_the_oldest_goes() {
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_of_bytes_the_oldest_goes() {
     let store = Faulty::new();
-    // Some 400 bytes each.
+    // Some 180 bytes each.
     let cached = Cached::new((*store).clone())
         .max_entries(100)
-        .max_bytes(2_000);
+        .max_bytes(1_000);
     for id in 0..10 {
         complete(&cached, &key(id), DAY).await;
         sleep(millis(10)).await;
@@ -411,6 +412,77 @@ async fn an_answer_that_is_kept_for_duplicates_counts() {
     assert_eq!(remembered(&cached, &store, 5).await, [3, 4]);
     let again = acquire(&cached, &key(4)).await;
     assert_eq!(again, Acquire::Done(record), "with its answer");
+}
+
+/// Room for twenty, in one shard, which what comes and goes uses over and over.
+#[tokio::test(start_paused = true)]
+async fn whatever_comes_and_goes_only_what_is_true_is_remembered() {
+    struct Done {
+        record: Record,
+        until: Instant,
+        forgotten: bool,
+    }
+    let mut random = fastrand::Rng::with_seed(7);
+    let store = Faulty::new();
+    let cached = Cached::new((*store).clone()).max_entries(20);
+    let keys: Vec<_> = (0..60)
+        .map(|id: usize| key(format!("{id}{}", "x".repeat(id * 31 % 190))))
+        .collect();
+    let mut done: HashMap<usize, Done> = HashMap::new();
+    let mut latest = VecDeque::new();
+    let (mut right, mut over) = (0, 0);
+    for n in 0..20_000 {
+        let id = random.usize(..keys.len());
+        let key = &keys[id];
+        match random.u8(..10) {
+            0..3 => {
+                cached.forget(key, false, by()).await.unwrap();
+                let (token, record) = (Token::random(), Record::new(Some(n % 600), None));
+                let retention = if random.bool() { DAY } else { secs(40) };
+                let until = Instant::now() + retention.min(secs(60));
+                cached.acquire(key, token, secs(30), by()).await.unwrap();
+                let completed = cached.complete(key, token, &record, retention, by());
+                assert!(completed.await.unwrap());
+                let forgotten = false;
+                done.insert(
+                    id,
+                    Done {
+                        record,
+                        until,
+                        forgotten,
+                    },
+                );
+                latest.push_back(id);
+                if latest.len() > 10 {
+                    latest.pop_front();
+                }
+            }
+            3 => {
+                cached.forget(key, false, by()).await.unwrap();
+                if let Some(done) = done.get_mut(&id) {
+                    done.forgotten = true;
+                }
+            }
+            4 => sleep(millis(random.u64(..8_000))).await,
+            _ => {
+                store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+                let known = cached.acquire(key, Token::random(), secs(30), by()).await;
+                store.heal();
+                let known = known.ok().map(|acquired| match acquired {
+                    Acquire::Done(record) => record,
+                    other => panic!("{other:?}"),
+                });
+                let is_true = |it: &&Done| !it.forgotten && Instant::now() < it.until;
+                let truth = done.get(&id).filter(is_true).map(|it| it.record.clone());
+                right += usize::from(known.is_some());
+                over += usize::from(done.contains_key(&id) && truth.is_none());
+                if latest.contains(&id) || known.is_some() {
+                    assert_eq!(known, truth, "{n}: {id}");
+                }
+            }
+        }
+    }
+    assert!(right > 1_000 && over > 1_000, "{right}, {over}");
 }
 
 /// What is forgotten makes room, and what is over goes by itself.

@@ -96,7 +96,7 @@ impl Key {
     }
 
     /// Differs from process to process.
-    pub(super) const fn hash(&self) -> u64 {
+    pub(crate) const fn hash(&self) -> u64 {
         self.hash
     }
 }

@@ -21,6 +21,6 @@ pub use self::{
 pub(crate) use self::{
     body_hash::BodyHasher,
     canonical::{hash_except, hash_of},
-    key_map::{KeyMap, shard_of},
+    key_map::{KeyMap, Ready, shard_of},
     text::IdText,
 };

@@ -56,9 +56,9 @@ use crate::Key;
 ///
 /// # Bounds
 ///
-/// At most [`max_entries`](Self::max_entries) and [`max_bytes`](Self::max_bytes). At the cap the event
-/// goes that would be forgotten first. They are spread by hash over up to 64 shards, and one that is
-/// full displaces events although another has room. Clones share what is remembered.
+/// At most [`max_entries`](Self::max_entries) and [`max_bytes`](Self::max_bytes). At the cap the oldest
+/// goes. They are spread by hash over up to 64 shards, and one that is full displaces events although
+/// another has room. Clones share what is remembered.
 #[must_use]
 pub struct Cached<St> {
     store: St,
@@ -114,7 +114,7 @@ impl<St: LeaseStore> Cached<St> {
         self.with(ttl, entries, bytes)
     }
 
-    /// How much memory they take at most, by estimate: key, record, and some 300 bytes for each.
+    /// How much memory they take at most, by estimate: key, record, and some 80 bytes for each.
     ///
     /// Defaults to 32 MiB.
     pub fn max_bytes(self, bytes: usize) -> Self {

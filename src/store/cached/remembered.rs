@@ -1,14 +1,14 @@
 //! Which events are done, as far as this process remembers.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{HashMap, VecDeque},
+    hash::BuildHasherDefault,
+};
 
 use tokio::time::Instant;
 
 use super::Record;
-use crate::{Key, identity::KeyMap, store::shards::Shards};
-
-/// What an entry takes next to its key and its record: its places in the map and in the order.
-const OVERHEAD: usize = 300;
+use crate::{Key, identity::Ready, store::shards::Shards};
 
 /// Bounded in number and in bytes.
 pub(super) struct Remembered {
@@ -20,26 +20,6 @@ pub(super) struct Remembered {
 /// remembered if that has changed: it may be from before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Seen(u64);
-
-struct Shard {
-    max_entries: usize,
-    max_bytes: usize,
-    slots: KeyMap<Slot>,
-    /// What runs out first comes first.
-    order: BTreeMap<Place, Key>,
-    bytes: usize,
-    /// Tells apart what runs out at the same moment.
-    count: u64,
-    forgotten: u64,
-}
-
-/// Until when, and a number.
-type Place = (Instant, u64);
-
-struct Slot {
-    record: Record,
-    place: Place,
-}
 
 impl Remembered {
     pub(super) fn new(entries: usize, bytes: usize) -> Self {
@@ -56,14 +36,14 @@ impl Remembered {
     }
 
     pub(super) fn len(&self) -> usize {
-        self.shards.all().map(|shard| shard.slots.len()).sum()
+        self.shards.all().map(|shard| shard.index.len()).sum()
     }
 
     /// How the event was completed, if that is remembered.
     pub(super) fn look(&self, key: &Key, now: Instant) -> Result<Record, Seen> {
         let shard = self.shards.of(key);
-        match shard.slots.get(key) {
-            Some(slot) if slot.place.0 > now => Ok(slot.record.clone()),
+        match shard.get(key) {
+            Some(slot) if slot.until > now => Ok(slot.record.clone()),
             _ => Err(Seen(shard.forgotten)),
         }
     }
@@ -98,8 +78,41 @@ impl Drop for Forgetting<'_> {
     }
 }
 
-fn size(key: &Key, record: &Record) -> usize {
-    OVERHEAD + key.as_str().len() + record.size()
+/// Two rings and an index: in the steady state, where each event that comes displaces one, nothing is
+/// allocated or freed, and what is displaced lies side by side. A map that owns its keys costs a first
+/// delivery more than the store call that it spares a duplicate.
+struct Shard {
+    max_entries: usize,
+    max_bytes: usize,
+    /// The oldest first. A slot to which the index no longer leads stays until its turn comes.
+    slots: VecDeque<Slot>,
+    /// The texts of their keys, one after the other.
+    texts: VecDeque<u8>,
+    /// Which slot, by the hash of its key; as a number, since slots move up.
+    index: HashMap<u64, u64, BuildHasherDefault<Ready>>,
+    /// How many slots there were before the first.
+    slots_gone: u64,
+    /// How many bytes there were before the first.
+    texts_gone: u64,
+    bytes: usize,
+    forgotten: u64,
+}
+
+struct Slot {
+    hash: u64,
+    /// Where its text begins, counted from the first that there ever was, and its length.
+    text: (u64, usize),
+    until: Instant,
+    record: Record,
+}
+
+impl Slot {
+    /// What it takes: its text, its record, its place in the ring and in the index.
+    fn size(text: usize, record: &Record) -> usize {
+        const PLACE: usize = size_of::<Slot>() - size_of::<Record>();
+        const INDEX: usize = 2 * size_of::<(u64, u64)>();
+        PLACE + INDEX + text + record.size()
+    }
 }
 
 impl Shard {
@@ -107,59 +120,123 @@ impl Shard {
         Self {
             max_entries,
             max_bytes,
-            slots: KeyMap::default(),
-            order: BTreeMap::new(),
+            slots: VecDeque::new(),
+            texts: VecDeque::new(),
+            index: HashMap::default(),
+            slots_gone: 0,
+            texts_gone: 0,
             bytes: 0,
-            count: 0,
             forgotten: 0,
         }
     }
 
+    fn get(&self, key: &Key) -> Option<&Slot> {
+        let number = self.index.get(&key.hash())?;
+        let slot = self
+            .slots
+            .get(place(number.wrapping_sub(self.slots_gone)))?;
+        let text = key.as_str().as_bytes();
+        let at = place(slot.text.0 - self.texts_gone);
+        (slot.text.1 == text.len() && is_at(&self.texts, at, text)).then_some(slot)
+    }
+
     fn put(&mut self, key: &Key, record: &Record, until: Instant) {
-        let size = size(key, record);
-        self.remove(key);
         self.expire();
+        let text = key.as_str().as_bytes();
+        let size = Slot::size(text.len(), record);
         if self.max_entries == 0 || size > self.max_bytes {
+            self.index.remove(&key.hash());
             return;
         }
         while self.slots.len() >= self.max_entries || self.bytes + size > self.max_bytes {
-            self.remove_first();
+            self.drop_oldest();
         }
-        self.count += 1;
-        let place = (until, self.count);
-        let record = record.clone();
+        // Should another key have the same hash, it is displaced.
+        let number = self.slots_gone + self.slots.len() as u64;
+        self.index.insert(key.hash(), number);
         self.bytes += size;
-        self.order.insert(place, key.clone());
-        self.slots.insert(key.clone(), Slot { record, place });
+        self.slots.push_back(Slot {
+            hash: key.hash(),
+            text: (self.texts_gone + self.texts.len() as u64, text.len()),
+            until,
+            record: record.clone(),
+        });
+        self.texts.extend(text);
     }
 
     fn forget(&mut self, key: &Key) {
         self.forgotten += 1;
-        self.remove(key);
+        self.index.remove(&key.hash());
     }
 
-    fn remove(&mut self, key: &Key) {
-        if let Some(slot) = self.slots.remove(key) {
-            self.order.remove(&slot.place);
-            self.bytes -= size(key, &slot.record);
+    fn drop_oldest(&mut self) {
+        let Some(slot) = self.slots.pop_front() else {
+            return;
+        };
+        if self.index.get(&slot.hash) == Some(&self.slots_gone) {
+            self.index.remove(&slot.hash);
         }
+        let text = slot.text.1;
+        self.texts.drain(..text);
+        self.slots_gone += 1;
+        self.texts_gone += text as u64;
+        self.bytes -= Slot::size(text, &slot.record);
     }
 
-    fn remove_first(&mut self) {
-        if let Some((_, key)) = self.order.first_key_value() {
-            let key = key.clone();
-            self.remove(&key);
-        }
-    }
-
-    /// Removes a few of those whose time is over, so that it shrinks as it is used and no call pays
+    /// Drops a few of those whose time is over, so that it shrinks as it is used and no call pays
     /// for many.
     fn expire(&mut self) {
         let now = Instant::now();
-        for _ in 0..2 {
-            match self.order.first_key_value() {
-                Some((place, _)) if place.0 <= now => self.remove_first(),
+        for _ in 0..4 {
+            match self.slots.front() {
+                Some(oldest) if oldest.until <= now => self.drop_oldest(),
                 _ => break,
+            }
+        }
+    }
+}
+
+/// How far behind the first, which is less than memory holds.
+fn place(number: u64) -> usize {
+    usize::try_from(number).unwrap_or(usize::MAX)
+}
+
+/// Whether the text is at this place of a ring, where it may go over the end.
+fn is_at(ring: &VecDeque<u8>, at: usize, text: &[u8]) -> bool {
+    let (front, back) = ring.as_slices();
+    let in_front = front.len().saturating_sub(at).min(text.len());
+    let (first, rest) = text.split_at(in_front);
+    front[at.min(front.len())..].starts_with(first)
+        && back[at.saturating_sub(front.len())..].starts_with(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Where another key has the same hash, which cannot be had from outside.
+    #[test]
+    fn a_key_is_compared_as_text() {
+        let mut shard = Shard::new(5, usize::MAX);
+        let until = Instant::now() + Duration::from_secs(60);
+        let record = Record::new(None, None);
+        for n in 0..1_000 {
+            // Their texts differ in one place each, and go over the end of the ring now and then.
+            let places = ["a", "b", "c", "d"].map(|it| format!("{n}{}", it.repeat(n % 50)));
+            let key = Key::new("t", format!("{}-{}", places[0], places[1]));
+            let others = [
+                Key::new("t", format!("{}-{}", places[2], places[1])),
+                Key::new("t", format!("{}-{}", places[0], places[3])),
+            ];
+            shard.put(&key, &record, until);
+            assert!(shard.get(&key).is_some());
+            let number = shard.index[&key.hash()];
+            for other in others.iter().filter(|it| **it != key) {
+                shard.index.insert(other.hash(), number);
+                assert!(shard.get(other).is_none(), "{other} is not {key}");
+                shard.index.remove(&other.hash());
             }
         }
     }
