@@ -4,6 +4,7 @@ use std::{fmt, time::Instant};
 
 use crate::{
     Options, Result,
+    allocations::{self, Allocations},
     counts::{self, Counts},
     goals::Goals,
     lab::Lab,
@@ -56,6 +57,7 @@ pub(crate) struct Comparison {
     pub(crate) large: Rows,
     pub(crate) latency: Latency,
     pub(crate) counts: Counts,
+    pub(crate) allocations: Allocations,
     /// Those that could not be measured, and why.
     missing: Vec<(Server, &'static str)>,
     conditions: String,
@@ -63,6 +65,7 @@ pub(crate) struct Comparison {
 }
 
 pub(crate) fn run(options: &Options) -> Result<Comparison> {
+    let allocations = allocations::count()?;
     let began = Instant::now();
     let mut lab = Lab::open(options)?;
     let (mut servers, mut missing) = (vec![], vec![]);
@@ -89,6 +92,7 @@ pub(crate) fn run(options: &Options) -> Result<Comparison> {
         large,
         latency,
         counts,
+        allocations,
         missing,
         conditions: lab.conditions()?,
         how,

@@ -27,6 +27,7 @@ impl Goals {
         let large = |server| comparison.large.of(server);
         let (large_by_hand, large_layer) = (large(Server::HandRolled), large(Server::Layer));
         let (counts, latency) = (&comparison.counts, &comparison.latency);
+        let allocations = &comparison.allocations;
         let first = |a: &Row, b: &Row| a.first.cpu / b.first.cpu;
         let duplicate = |a: &Row, b: &Row| a.duplicate.cpu / b.duplicate.cpu;
         let storm = |a: &Row| a.duplicate.rate / bare.duplicate.rate;
@@ -97,6 +98,25 @@ impl Goals {
                 "bytes",
             ),
         ];
+        for (how, most, deliveries) in [
+            ("`MemoryStore`", [16.0, 6.0], &allocations.in_memory),
+            ("Redis, 16 at once", [26.0, 12.0], &allocations.among_others),
+            ("Redis, one at a time", [26.0, 12.0], &allocations.alone),
+        ] {
+            let [first, duplicate] = most;
+            for (what, most, count) in [
+                ("first delivery", first, deliveries.first),
+                ("duplicate", duplicate, deliveries.duplicate),
+            ] {
+                let what = format!("allocations over bare, {what}, {how}");
+                goals.push(within(what, most, count, ""));
+            }
+        }
+        goals.push(exactly(
+            "– duplicate of 1 MiB: as many as of 1 KiB",
+            allocations.in_memory.duplicate,
+            allocations.large,
+        ));
         for peer in [Server::Idempotent, Server::AxumIdempotent] {
             if let Some(row) = comparison.small.find(peer) {
                 let of = |what| format!("CPU, {what}, × {}", peer.name());
@@ -152,8 +172,8 @@ fn at_least(what: impl Into<String>, target: f64, measured: f64) -> Goal {
 fn within(what: impl Into<String>, target: f64, measured: f64, unit: &str) -> Goal {
     Goal {
         what: what.into(),
-        target: format!("≤ {target:.0} {unit}"),
-        measured: format!("{measured:.1} {unit}"),
+        target: format!("≤ {target:.0} {unit}").trim_end().to_owned(),
+        measured: format!("{measured:.1} {unit}").trim_end().to_owned(),
         met: measured <= target,
     }
 }

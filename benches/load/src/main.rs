@@ -6,6 +6,7 @@
 //! scripts/load scale    # how cost and memory grow: the second part of RESULTS.md
 //! ```
 
+mod allocations;
 mod compare;
 mod counts;
 mod generator;

@@ -59,17 +59,17 @@ pub(crate) fn run(options: &Options) -> Result<Scale> {
             label: format!("{processes}"),
         }),
     )?;
-    let connections = rows(
-        Server::Layer,
-        [1, 64, 1024].map(|connections| Setting {
-            processes: 1,
-            connections,
-            body: KIB,
-            label: format!("{connections}"),
-        }),
-    )?;
-    let mut bodies = vec![];
+    let (mut connections, mut bodies) = (vec![], vec![]);
     for server in [Server::Bare, Server::HandRolled, Server::Layer] {
+        connections.extend(rows(
+            server,
+            [1, 64, 1024].map(|connections| Setting {
+                processes: 1,
+                connections,
+                body: KIB,
+                label: format!("{connections}"),
+            }),
+        )?);
         bodies.extend(rows(
             server,
             [1, 64, 1024].map(|kib| Setting {
