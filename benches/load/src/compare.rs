@@ -172,7 +172,7 @@ impl fmt::Display for Comparison {
         writeln!(
             f,
             "The round trip is a `PING` by `redis`' multiplexed connection, one at a time, in a \
-             process like the server, on its core and kind of runtime.\n"
+             process like the server, on its core and kind of runtime; the store's calls are made there, too.\n"
         )?;
         section(f, "Goals", &Goals::of(self).table())
     }
@@ -232,6 +232,11 @@ fn one_connection(latency: &Latency) -> Table {
     let mut table = Table::new(&["what", "p50 µs"]);
     let rows = [
         ("a round trip to Redis, alone", latency.round_trip),
+        ("`RedisStore` alone, acquire", latency.duplicate_call),
+        (
+            "`RedisStore` alone, acquire and complete",
+            latency.first_calls,
+        ),
         ("bare axum", latency.bare),
         ("layer, first delivery", latency.first),
         ("– over bare axum", latency.first_over_bare()),

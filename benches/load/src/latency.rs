@@ -4,7 +4,8 @@
 use std::time::{Duration, Instant};
 
 use redis::{Client, cmd};
-use tokio::runtime::Builder;
+use tokio::{runtime::Builder, time::Instant as Deadline};
+use tower_webhook_dedup::{BodyHash, Key, LeaseStore, Record, RedisStore, Token};
 
 use crate::{
     Options, Result,
@@ -23,6 +24,10 @@ pub(crate) struct Latency {
     pub(crate) duplicate: f64,
     /// The p50 of a `PING` from a process like the server, on the server's core.
     pub(crate) round_trip: f64,
+    /// The same of the store calls of a first delivery.
+    pub(crate) first_calls: f64,
+    /// And of a duplicate.
+    pub(crate) duplicate_call: f64,
 }
 
 impl Latency {
@@ -36,22 +41,29 @@ impl Latency {
 }
 
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
-    let (mut bare, mut first, mut duplicate, mut round_trip) = (vec![], vec![], vec![], vec![]);
+    let (mut bare, mut first, mut duplicate) = (vec![], vec![], vec![]);
+    let mut alone = [vec![], vec![], vec![]];
     for _ in 0..options.rounds {
         bare.push(p50(lab, options, Server::Bare, Kind::First)?);
         first.push(p50(lab, options, Server::Layer, Kind::First)?);
         duplicate.push(p50(lab, options, Server::Layer, Kind::Duplicate)?);
         let core = lab.cores.map(|cores| cores.server);
         let mut process = Process::start(core, &["round-trip", &lab.redis.url()])?;
-        let nanos: f64 = process.line()?.parse()?;
-        round_trip.push(nanos / 1e3);
+        for figures in &mut alone {
+            let nanos: f64 = process.line()?.parse()?;
+            figures.push(nanos / 1e3);
+        }
+        lab.redis.flush()?;
     }
     let median = |figures: Vec<f64>| median(figures.into_iter());
+    let [round_trip, first_calls, duplicate_call] = alone.map(median);
     Ok(Latency {
         bare: median(bare),
         first: median(first),
         duplicate: median(duplicate),
-        round_trip: median(round_trip),
+        round_trip,
+        first_calls,
+        duplicate_call,
     })
 }
 
@@ -67,12 +79,14 @@ fn p50(lab: &mut Lab, options: &Options, server: Server, kind: Kind) -> Result<f
     Ok(measure(lab, &servers, load)?.p50)
 }
 
-/// Prints the median of many round trips, one at a time, on a runtime like the server's.
+/// Prints the medians of many calls, one at a time, on a runtime like the server's: a `PING` by the
+/// client, and what `RedisStore` does for a first delivery and for a duplicate.
 pub(crate) fn round_trips(redis: &str) -> Result<()> {
     const UNCOUNTED: usize = 500;
     const COUNTED: usize = 5_000;
 
     let client = Client::open(redis)?;
+    let store = RedisStore::open(redis)?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -80,16 +94,35 @@ pub(crate) fn round_trips(redis: &str) -> Result<()> {
     // In a task, as requests are.
     let times = runtime.spawn(async move {
         let mut connection = client.get_multiplexed_async_connection().await?;
-        let mut times = Vec::<Duration>::with_capacity(UNCOUNTED + COUNTED);
+        let hash = BodyHash::of(b"{}");
+        let record = Record::new(Some(200), Some(hash));
+        let lasts = Duration::from_secs(60);
+        let [mut pings, mut firsts, mut duplicates] = [const { vec![] }; 3];
         for _ in 0..UNCOUNTED + COUNTED {
             let began = Instant::now();
             cmd("PING").query_async::<()>(&mut connection).await?;
-            times.push(began.elapsed());
+            pings.push(began.elapsed());
         }
-        Ok::<_, redis::RedisError>(times)
+        for n in 0..UNCOUNTED + COUNTED {
+            let key = Key::with_hash("/webhook", format!("evt_1NG8Du2eZvKYlo2CUI79vXWy{n}"), hash);
+            let by = Deadline::now() + lasts;
+            let began = Instant::now();
+            let token = Token::random();
+            store.acquire(&key, token, lasts, by).await?;
+            store.complete(&key, token, &record, lasts, by).await?;
+            firsts.push(began.elapsed());
+
+            let began = Instant::now();
+            store.acquire(&key, Token::random(), lasts, by).await?;
+            duplicates.push(began.elapsed());
+        }
+        Result::Ok([pings, firsts, duplicates])
     });
-    let mut times = runtime.block_on(times)??.split_off(UNCOUNTED);
-    times.sort_unstable();
-    println!("{}", times[COUNTED / 2].as_nanos());
+    for times in runtime.block_on(times)?? {
+        let mut times: Vec<Duration> = times;
+        times.drain(..UNCOUNTED);
+        times.sort_unstable();
+        println!("{}", times[COUNTED / 2].as_nanos());
+    }
     Ok(())
 }
