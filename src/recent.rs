@@ -41,6 +41,7 @@ pub(crate) struct Seen {
 }
 
 impl RecentBodies {
+    /// Room for so many, and at least one.
     pub(crate) fn new(count: usize) -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(count);
         Self {
@@ -85,7 +86,7 @@ impl RecentBodies {
 
     /// The one place where a body can be.
     fn slot(&self, body: &Bytes) -> Option<(&Mutex<Option<Recent>>, u64)> {
-        if body.len() > LONGEST || self.slots.is_empty() {
+        if body.len() > LONGEST {
             return None;
         }
         let fast_hash = self.secret.hash_one(&body[..]);
@@ -124,6 +125,18 @@ mod tests {
         let (_, fast_hash) = bodies.slot(&other).unwrap();
         bodies.slots[0].lock().unwrap().as_mut().unwrap().fast_hash = fast_hash;
         assert!(bodies.look(&other).is_none());
+    }
+
+    #[test]
+    fn the_last_body_that_came_again_is_kept() {
+        let bodies = RecentBodies::new(1);
+        let (one, other) = (Bytes::from("one"), Bytes::from("other"));
+        for (body, past) in [(&one, &other), (&other, &one)] {
+            bodies.keep(body, || seen(body));
+            assert!(bodies.look(body).is_some());
+            assert!(bodies.look(past).is_none());
+            bodies.keep(body, || panic!("it is there"));
+        }
     }
 
     #[test]

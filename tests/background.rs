@@ -1,12 +1,13 @@
 //! What goes on behind the answers: releases, completions, renewals, and the drain that waits.
 
 use std::{
+    collections::HashSet,
     convert::Infallible,
     error::Error,
     fmt,
     future::{Future, pending, ready},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -22,7 +23,7 @@ use tower_webhook_dedup::{
 };
 
 use http_support::{Events, Handler, c0, millis, post, secs, send};
-use stores::{Fault, Faulty, MemoryStore};
+use stores::{Call, Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
@@ -226,43 +227,152 @@ fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
     assert_eq!(events.count(completion_dropped), 1);
 }
 
-/// The pauses between tries are longer than the time there is.
-/// One run whose lease ran out, and the one that took over, succeed in the same process while no
-/// record can be written. Whichever ends last, the one that holds the event is written.
-#[tokio::test(start_paused = true)]
-async fn of_two_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
-    for late_ends_last in [true, false] {
-        let store = Faulty::broken(Operation::Renew, FULL);
-        let dedup = Dedup::new(store.clone()).lease(secs(2));
-        let late = acquired(&dedup, &e(1)).await;
+/// Runs of one event that go on beside each other, in the order in which they acquired it: the
+/// leases of all but the last ran out.
+async fn runs<const N: usize>(store: &Faulty, dedup: &Dedup<Faulty>) -> [Lease<Faulty>; N] {
+    store.plan(|call| match call.operation {
+        Operation::Renew => FULL,
+        _ => Fault::None,
+    });
+    let mut runs = Vec::new();
+    while runs.len() < N {
         sleep(secs(3)).await;
-        let holder = acquired(&dedup, &e(1)).await;
-        let token = holder.token();
+        runs.push(acquired(dedup, &e(1)).await);
+    }
+    runs.try_into().unwrap()
+}
 
-        store.plan(|call| match call.operation {
-            Operation::Complete => FULL,
+/// It succeeds, and the background has begun to write what could not be written at once.
+async fn succeed_unwritten(store: &Faulty, run: Lease<Faulty>) {
+    let writes = store.count(Operation::Complete);
+    assert!(!run.complete(Record::new(None, None)).await);
+    store.called(Operation::Complete, writes + 2).await;
+}
+
+/// The first time that this token is to be written fails; this is what becomes of the others.
+fn once_full(
+    others: impl Fn(&Call) -> Fault + Send + Sync,
+) -> impl Fn(&Call) -> Fault + Send + Sync {
+    let tried = Mutex::new(HashSet::new());
+    move |call| match call.operation {
+        Operation::Complete if tried.lock().unwrap().insert(call.token) => FULL,
+        _ => others(call),
+    }
+}
+
+/// Runs whose leases ran out, and the one that took over, succeed in the same process while no
+/// record can be written. In whichever order: the event is held for the one that holds it, though
+/// the store refuses the others meanwhile, and it is that one which is written.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
+    for order in [
+        [0, 1, 2],
+        [1, 0, 2],
+        [0, 2, 1],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let store = Faulty::new();
+        let dedup = Dedup::new(store.clone()).lease(secs(2));
+        let mut runs = runs::<3>(&store, &dedup).await.map(Some);
+        let holder = runs[2].as_ref().map(Lease::token);
+        store.plan(once_full(move |call| match call.operation {
+            Operation::Complete if call.token == holder => FULL,
+            // Refused, when all three have succeeded.
+            Operation::Complete => Fault::Delay(millis(100)),
             _ => Fault::None,
-        });
-        let both = if late_ends_last {
-            [holder, late]
-        } else {
-            [late, holder]
-        };
-        for lease in both {
-            assert!(!lease.complete(Record::new(None, None)).await);
+        }));
+        for run in order {
+            succeed_unwritten(&store, runs[run].take().unwrap()).await;
         }
-        // Longer than a lease, which is kept meanwhile.
+        // Longer than a lease.
         sleep(secs(5)).await;
         let entry = store.entry(&e(1)).await;
         assert!(
-            matches!(entry, Some(Entry::Running { token: it, .. }) if it == token),
-            "{entry:?}"
+            matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
+            "{order:?}: {entry:?}"
         );
         store.heal();
         sleep(secs(5)).await;
-        assert!(is_done(&store, &e(1)).await, "{late_ends_last}");
+        assert!(is_done(&store, &e(1)).await, "{order:?}");
         assert!(dedup.drain_handle().drain(secs(1)).await.is_complete());
     }
+}
+
+/// Nothing can be written at all for a while, nor does anybody learn who holds the event but from
+/// the renewals.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed() {
+    for order in [[0, 1, 2], [2, 0, 1], [2, 1, 0]] {
+        let store = Faulty::new();
+        let dedup = Dedup::new(store.clone()).lease(secs(2));
+        let mut runs = runs::<3>(&store, &dedup).await.map(Some);
+        let holder = runs[2].as_ref().map(Lease::token);
+        store.plan(|call| match call.operation {
+            Operation::Complete => FULL,
+            // Answered when all three have succeeded.
+            Operation::Renew => Fault::Delay(millis(50)),
+            _ => Fault::None,
+        });
+        for run in order {
+            succeed_unwritten(&store, runs[run].take().unwrap()).await;
+        }
+        sleep(secs(10)).await;
+        let entry = store.entry(&e(1)).await;
+        assert!(
+            matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
+            "{order:?}: {entry:?}"
+        );
+        store.heal();
+        sleep(secs(5)).await;
+        assert!(is_done(&store, &e(1)).await, "{order:?}");
+    }
+}
+
+/// It was being written when another run succeeded; then nothing is left to write.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_one_is_written_once() {
+    let (store, events) = (Faulty::new(), Events::default());
+    let dedup = Dedup::new(store.clone())
+        .lease(secs(2))
+        .on_event(events.hook());
+    let [late, holder] = runs(&store, &dedup).await;
+    let token = Some(holder.token());
+    store.plan(once_full(move |call| match call.operation {
+        Operation::Complete if call.token == token => Fault::Delay(millis(50)),
+        Operation::Complete => Fault::Delay(millis(100)),
+        _ => Fault::None,
+    }));
+    succeed_unwritten(&store, holder).await;
+    succeed_unwritten(&store, late).await;
+    sleep(secs(5)).await;
+    assert!(is_done(&store, &e(1)).await);
+    assert_eq!(store.count(Operation::Complete), 4);
+    let written = |event: &DedupEvent| matches!(event, DedupEvent::Completed { .. });
+    assert_eq!(events.count(written), 1);
+}
+
+/// Its lease was being renewed when another run succeeded: it is not let go of.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_none_is_released() {
+    let store = Faulty::new();
+    let dedup = Dedup::new(store.clone()).lease(secs(2));
+    let [late, holder] = runs(&store, &dedup).await;
+    let token = Some(holder.token());
+    store.plan(move |call| match call.operation {
+        Operation::Complete => FULL,
+        Operation::Renew if call.token == token => Fault::Delay(millis(50)),
+        Operation::Renew => Fault::Delay(millis(100)),
+        _ => Fault::None,
+    });
+    succeed_unwritten(&store, holder).await;
+    succeed_unwritten(&store, late).await;
+    sleep(secs(5)).await;
+    assert_eq!(store.count(Operation::Release), 0);
+    store.heal();
+    sleep(secs(5)).await;
+    assert!(is_done(&store, &e(1)).await);
 }
 
 /// How many background tasks it has spawned.
@@ -303,6 +413,7 @@ async fn leases_that_are_dropped_start_no_task_each() {
     assert_eq!(tasks(), 2, "one renews, and one releases");
 }
 
+/// The pauses between tries are longer than the time there is.
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_at_once_what_can_be_written() {
     let store = Faulty::broken(Operation::Complete, FULL);

@@ -136,3 +136,16 @@ async fn a_body_that_is_kept_is_not_the_buffer_it_came_in() {
     assert_eq!(answer.brief(), (200, "duplicate"));
     assert!(buffer.is_unique(), "somebody holds on to the buffer");
 }
+
+#[tokio::test(start_paused = true)]
+async fn how_many_bodies_are_kept_is_told_and_not_what_they_say() {
+    let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
+    let layer = layer.recent_bodies(4);
+    let service = layer.clone().layer(Handler::ok());
+    for _ in 0..2 {
+        send(&service, post_body(r#"{"id":"a secret"}"#)).await;
+    }
+    let told = format!("{layer:?}");
+    assert!(told.contains("recent_bodies: Some(at most 4)"), "{told}");
+    assert!(!told.contains("a secret"), "{told}");
+}

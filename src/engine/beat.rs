@@ -159,12 +159,6 @@ impl Beat {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`is_lost`](Self::is_lost) and [`is_live`](Self::is_live) have it, reporting nothing: for
-    /// callers that hold a lock.
-    pub(super) fn seems_held(&self) -> bool {
-        self.is_live() && Instant::now() < self.times().deadline
-    }
-
     /// Whether anybody still cares for it to be renewed.
     pub(super) fn is_live(&self) -> bool {
         !self.over.load(Ordering::SeqCst) && !self.lost.load(Ordering::SeqCst)

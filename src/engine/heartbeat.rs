@@ -101,7 +101,7 @@ impl<St: LeaseStore> Dedup<St> {
             // The reply was heard after that of a later acquire: the store lost its memory in
             // between.
             let held = shard.get(&beat.key);
-            if held.is_some_and(|held| held.sent > beat.sent && held.seems_held()) {
+            if held.is_some_and(|held| held.sent > beat.sent) {
                 return Err(Superseded);
             }
             shard.insert(beat.key.clone(), beat)

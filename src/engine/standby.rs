@@ -242,10 +242,11 @@ impl<St: LeaseStore> Dedup<St> {
         };
         let mut requests = standby.requests.iter();
         let known = requests.any(|kept| same(&kept.candidate.request));
-        if known && !self.tracker().is_draining() {
+        let stands_by = known && !self.tracker().is_draining();
+        if stands_by {
             standby.last(self.settings.limits.standby_age);
         }
-        known && !self.tracker().is_draining()
+        stands_by
     }
 
     /// Promises to bring the event to an end: joins the standby for it, or starts one.
