@@ -369,3 +369,11 @@ fn a_key_and_a_hash_are_the_same_wherever_they_are_shown() {
     let error = "webhook:lock:n".parse::<Key>().unwrap_err();
     assert!(error.to_string().contains("webhook:lock:"), "{error}");
 }
+
+#[test]
+fn keys_are_ordered_as_their_texts() {
+    let mut keys = ["c", "a", "d", "b"].map(|id| Key::new("t", id));
+    keys.sort();
+    assert_eq!(keys, ["a", "b", "c", "d"].map(|id| Key::new("t", id)));
+    assert!(keys[0] < keys[1] && keys[1] <= keys[1]);
+}
