@@ -127,9 +127,11 @@ fn a_first_delivery_allocates_little_over_the_bare_service() {
 /// The estimate behind [`Cached::max_bytes`] is not below what is used.
 #[test]
 fn a_remembered_event_takes_no_more_than_is_counted_for_it() {
-    const EVENTS: usize = 20_000;
+    // Just above a power of two in each of 64 shards: there is most room to spare.
+    const EVENTS: usize = 66_000;
     let store = MemoryStore::with_capacity(1);
-    let cached = Cached::new(store).max_entries(EVENTS * 2);
+    let cached = Cached::new(store).max_entries(2 * EVENTS);
+    let cached = cached.max_bytes(usize::MAX);
     let (runtime, record) = (runtime(), Record::new(Some(200), Some(BodyHash::of(b""))));
     let info = measure(|| {
         for n in 0..EVENTS {
@@ -147,7 +149,7 @@ fn a_remembered_event_takes_no_more_than_is_counted_for_it() {
     let each = usize::try_from(info.bytes_current).unwrap() / EVENTS;
     println!("bytes of a remembered event: {each}");
     let key = "webhook:lock:billing:evt_1FxTurePaY0000000000000:".len() + 64;
-    assert!(each <= 300 + key + size_of::<Record>(), "{each}");
+    assert!(each <= 250 + 2 * key, "{each}");
 }
 
 #[test]

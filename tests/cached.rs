@@ -6,6 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use futures_util::future::join_all;
 use tokio::time::{Instant, sleep};
 use tower::Layer;
 use tower_webhook_dedup::{
@@ -370,10 +371,10 @@ async fn at_the_cap_of_entries_the_oldest_goes() {
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_of_bytes_the_oldest_goes() {
     let store = Faulty::new();
-    // Some 180 bytes each.
+    // Some 290 bytes each.
     let cached = Cached::new((*store).clone())
         .max_entries(100)
-        .max_bytes(1_000);
+        .max_bytes(1_500);
     for id in 0..10 {
         complete(&cached, &key(id), DAY).await;
         sleep(millis(10)).await;
@@ -412,6 +413,22 @@ async fn an_answer_that_is_kept_for_duplicates_counts() {
     assert_eq!(remembered(&cached, &store, 5).await, [3, 4]);
     let again = acquire(&cached, &key(4)).await;
     assert_eq!(again, Acquire::Done(record), "with its answer");
+}
+
+/// Of an event that another process completed, and whose duplicates all come before the first reply.
+#[tokio::test(start_paused = true)]
+async fn a_storm_of_one_event_displaces_no_other() {
+    let store = Faulty::new();
+    let cached = Cached::new((*store).clone()).max_entries(1_000);
+    for id in 0..500 {
+        complete(&cached, &key(id), DAY).await;
+    }
+    completed_elsewhere(&store, &key("storm"), secs(0)).await;
+    store.plan(|_| Fault::DelayAfter(millis(5)));
+    let storm = (0..1_000).map(|_| async { is_done(&cached, &key("storm")).await });
+    assert!(join_all(storm).await.into_iter().all(|is_done| is_done));
+    assert_eq!(cached.len(), 501);
+    assert_eq!(remembered(&cached, &store, 500).await.len(), 500);
 }
 
 /// Room for twenty, in one shard, which what comes and goes uses over and over.

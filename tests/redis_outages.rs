@@ -13,7 +13,7 @@ use tower_webhook_dedup::{Entry, InFlight, StoreErrorKind, StoreFailure};
 
 use self::{
     hook::{Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
-    support::{Proxy, RedisServer, until},
+    support::{Proxy, RedisServer, cached, until},
 };
 
 const FAIL: &[(&str, &str)] = &[("x-status", "500")];
@@ -66,9 +66,10 @@ async fn a_demoted_redis_is_an_outage_until_the_address_leads_to_the_new_one() {
     hook.send("e0").await.is(200, "run");
     // A replica of nobody who answers: it refuses writes.
     old.command(&["REPLICAOF", "127.0.0.1", "1"]);
-    hook.send("e1").await.is_refused();
-    assert_eq!(hook.troubles(), [StoreErrorKind::ReadOnly]);
     hook.send_known("e0").await;
+    hook.send("e1").await.is_refused();
+    let asked = 1 + usize::from(!cached());
+    assert_eq!(hook.troubles(), vec![StoreErrorKind::ReadOnly; asked]);
 
     proxy.lead_to(&new);
     let start = Instant::now();
@@ -105,13 +106,11 @@ async fn a_full_redis_is_an_outage_and_a_failed_run_is_released_for_all_that() {
 
     full(true);
     hook.send_known("e0").await;
-    for _ in 0..3 {
+    for _ in 0..2 {
         hook.send("e1").await.is_refused();
     }
-    assert_eq!(
-        hook.troubles().last_chunk(),
-        Some(&[StoreErrorKind::OutOfMemory; 3])
-    );
+    let asked = 2 + usize::from(!cached());
+    assert_eq!(hook.troubles(), vec![StoreErrorKind::OutOfMemory; asked]);
     assert_eq!(hook.all_runs(), 1);
     assert_eq!(
         server.clients().len(),

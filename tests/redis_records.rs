@@ -9,12 +9,12 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{Duplicate, Entry, EventId, RedisStore, RequestBody, WebhookDedupLayer};
 
-use support::{Front, RedisServer};
+use support::{Front, RedisServer, store_at};
 
 mod support;
 
 fn layer(server: &RedisServer) -> WebhookDedupLayer<Front<RedisStore>> {
-    let store = RedisStore::open(&server.url()).unwrap();
+    let store = store_at(&server.url());
     WebhookDedupLayer::new(Front::of(store), EventId::pointer("/id"))
         .namespace("t")
         .store_timeout(std::time::Duration::from_secs(5))

@@ -27,9 +27,9 @@ use tokio::{
     signal::unix::{SignalKind, signal},
     time::{Instant, sleep, timeout},
 };
-use tower_webhook_dedup::{DedupEvent, EventId, InFlight, RedisStore, WebhookDedupLayer};
+use tower_webhook_dedup::{DedupEvent, EventId, InFlight, WebhookDedupLayer};
 
-use crate::support::{Front, PATIENCE, RedisServer, until};
+use crate::support::{Front, PATIENCE, RedisServer, store_at, until};
 
 /// The test that is a server in a child process, and nothing otherwise.
 const SERVER: &str = "child_server";
@@ -84,7 +84,7 @@ async fn run(store: &str) {
         "true" => InFlight::RetryLater,
         _ => InFlight::Acknowledge,
     };
-    let store = Front::of(RedisStore::open(store).unwrap());
+    let store = Front::of(store_at(store));
     let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"))
         .namespace("t")
         .lease(lease)

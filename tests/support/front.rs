@@ -6,12 +6,11 @@ use tokio::time::Instant;
 use tower_webhook_dedup::{Acquire, Cached, Entry, Key, LeaseStore, Record, Release, Token};
 
 /// `CACHED=on` in the environment puts a [`Cached`] in front of the store, so that tests can be run
-/// with it; otherwise nothing is remembered. Clones share what is. Everything else is the store's
-/// own.
+/// with it. Clones share what it remembers. Everything else is the store's own.
 #[derive(Clone, Debug)]
 pub(crate) struct Front<St> {
     behind: St,
-    cached: Cached<St>,
+    cached: Option<Cached<St>>,
 }
 
 /// Whether stores are behind a cache.
@@ -30,12 +29,7 @@ pub(crate) fn remembered() -> Duration {
 
 impl<St: LeaseStore + Clone> Front<St> {
     pub(crate) fn of(behind: St) -> Self {
-        let front = Cached::new(behind.clone());
-        let cached = if cached() {
-            front
-        } else {
-            front.max_entries(0)
-        };
+        let cached = cached().then(|| Cached::new(behind.clone()));
         Self { behind, cached }
     }
 }
@@ -70,7 +64,10 @@ impl<St: LeaseStore> LeaseStore for Front<St> {
         lease: Duration,
         by: Instant,
     ) -> Result<Acquire, St::Error> {
-        self.cached.acquire(key, token, lease, by).await
+        match &self.cached {
+            Some(cached) => cached.acquire(key, token, lease, by).await,
+            None => self.behind.acquire(key, token, lease, by).await,
+        }
     }
 
     async fn renew(
@@ -80,7 +77,10 @@ impl<St: LeaseStore> LeaseStore for Front<St> {
         lease: Duration,
         by: Instant,
     ) -> Result<bool, St::Error> {
-        self.cached.renew(key, token, lease, by).await
+        match &self.cached {
+            Some(cached) => cached.renew(key, token, lease, by).await,
+            None => self.behind.renew(key, token, lease, by).await,
+        }
     }
 
     async fn complete(
@@ -91,8 +91,14 @@ impl<St: LeaseStore> LeaseStore for Front<St> {
         retention: Duration,
         by: Instant,
     ) -> Result<bool, St::Error> {
-        let cached = &self.cached;
-        cached.complete(key, token, record, retention, by).await
+        match &self.cached {
+            Some(cached) => cached.complete(key, token, record, retention, by).await,
+            None => {
+                self.behind
+                    .complete(key, token, record, retention, by)
+                    .await
+            }
+        }
     }
 
     async fn release(
@@ -103,14 +109,23 @@ impl<St: LeaseStore> LeaseStore for Front<St> {
         keep: Duration,
         by: Instant,
     ) -> Result<bool, St::Error> {
-        self.cached.release(key, token, release, keep, by).await
+        match &self.cached {
+            Some(cached) => cached.release(key, token, release, keep, by).await,
+            None => self.behind.release(key, token, release, keep, by).await,
+        }
     }
 
     async fn inspect(&self, key: &Key, by: Instant) -> Result<Option<Entry>, St::Error> {
-        self.cached.inspect(key, by).await
+        match &self.cached {
+            Some(cached) => cached.inspect(key, by).await,
+            None => self.behind.inspect(key, by).await,
+        }
     }
 
     async fn forget(&self, key: &Key, force: bool, by: Instant) -> Result<bool, St::Error> {
-        self.cached.forget(key, force, by).await
+        match &self.cached {
+            Some(cached) => cached.forget(key, force, by).await,
+            None => self.behind.forget(key, force, by).await,
+        }
     }
 }

@@ -58,7 +58,8 @@ use crate::Key;
 ///
 /// At most [`max_entries`](Self::max_entries) and [`max_bytes`](Self::max_bytes). At the cap the oldest
 /// goes. They are spread by hash over up to 64 shards, and one that is full displaces events although
-/// another has room. Clones share what is remembered.
+/// another has room. An event that is forgotten takes its room until its turn comes, and room that was
+/// needed once is kept. Clones share what is remembered.
 #[must_use]
 pub struct Cached<St> {
     store: St,
@@ -114,7 +115,8 @@ impl<St: LeaseStore> Cached<St> {
         self.with(ttl, entries, bytes)
     }
 
-    /// How much memory they take at most, by estimate: key, record, and some 80 bytes for each.
+    /// How much memory they take at most, by an estimate on the safe side: twice the key, 250 bytes, and
+    /// the answer that is kept, for each.
     ///
     /// Defaults to 32 MiB.
     pub fn max_bytes(self, bytes: usize) -> Self {

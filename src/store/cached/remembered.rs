@@ -78,13 +78,14 @@ impl Drop for Forgetting<'_> {
     }
 }
 
-/// Two rings and an index: in the steady state, where each event that comes displaces one, nothing is
-/// allocated or freed, and what is displaced lies side by side. A map that owns its keys costs a first
-/// delivery more than the store call that it spares a duplicate.
+/// Two rings and an index: in the steady state, where each event that comes displaces one, hardly
+/// anything is allocated or freed, and what is displaced lies side by side. A map that owns its keys
+/// costs a first delivery more than the store call that it spares a duplicate.
 struct Shard {
     max_entries: usize,
     max_bytes: usize,
-    /// The oldest first. A slot to which the index no longer leads stays until its turn comes.
+    /// The oldest first. The slot of an event that was forgotten stays until its turn comes; nothing
+    /// leads to it.
     slots: VecDeque<Slot>,
     /// The texts of their keys, one after the other.
     texts: VecDeque<u8>,
@@ -107,11 +108,11 @@ struct Slot {
 }
 
 impl Slot {
-    /// What it takes: its text, its record, its place in the ring and in the index.
+    /// What it takes at most: rings double, and a table is half empty at times.
     fn size(text: usize, record: &Record) -> usize {
-        const PLACE: usize = size_of::<Slot>() - size_of::<Record>();
-        const INDEX: usize = 2 * size_of::<(u64, u64)>();
-        PLACE + INDEX + text + record.size()
+        const INDEX: usize = 40;
+        let answer = record.size() - size_of::<Record>();
+        2 * (size_of::<Self>() + text) + INDEX + answer
     }
 }
 
@@ -131,24 +132,36 @@ impl Shard {
     }
 
     fn get(&self, key: &Key) -> Option<&Slot> {
+        self.slots.get(self.find(key)?)
+    }
+
+    /// Where its slot is.
+    fn find(&self, key: &Key) -> Option<usize> {
         let number = self.index.get(&key.hash())?;
-        let slot = self
-            .slots
-            .get(place(number.wrapping_sub(self.slots_gone)))?;
+        let found = place(number.wrapping_sub(self.slots_gone));
+        let slot = self.slots.get(found)?;
         let text = key.as_str().as_bytes();
         let at = place(slot.text.0 - self.texts_gone);
-        (slot.text.1 == text.len() && is_at(&self.texts, at, text)).then_some(slot)
+        (slot.text.1 == text.len() && is_at(&self.texts, at, text)).then_some(found)
     }
 
     fn put(&mut self, key: &Key, record: &Record, until: Instant) {
         self.expire();
+        // Duplicates that were under way at once must not fill the ring with one event.
+        if let Some(slot) = self.find(key).and_then(|it| self.slots.get_mut(it))
+            && slot.record == *record
+        {
+            slot.until = slot.until.max(until);
+            return;
+        }
         let text = key.as_str().as_bytes();
         let size = Slot::size(text.len(), record);
         if self.max_entries == 0 || size > self.max_bytes {
             self.index.remove(&key.hash());
             return;
         }
-        while self.slots.len() >= self.max_entries || self.bytes + size > self.max_bytes {
+        let most = self.max_bytes - size;
+        while self.slots.len() >= self.max_entries || self.bytes > most {
             self.drop_oldest();
         }
         // Should another key have the same hash, it is displaced.
