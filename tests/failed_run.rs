@@ -120,21 +120,38 @@ async fn which_answers_complete_an_event_is_the_users_choice() {
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
 }
 
+/// Fails each time, and keeps which attempts it was told of.
+fn failing() -> (Handler, Arc<Mutex<Vec<u32>>>) {
+    let attempts = Arc::new(Mutex::new(Vec::new()));
+    let told = attempts.clone();
+    let handler = Handler::new(move |run: Run| {
+        told.lock().unwrap().push(run.delivery().attempt());
+        std::future::ready(500)
+    });
+    (handler, attempts)
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_handler_is_told_which_attempt_it_is() {
-    let attempts = Arc::new(Mutex::new(Vec::new()));
-    let handler = Handler::new({
-        let attempts = attempts.clone();
-        move |run: Run| {
-            attempts.lock().unwrap().push(run.delivery().attempt());
-            std::future::ready(500)
-        }
-    });
+    let (handler, attempts) = failing();
     let service = long_lease(MemoryStore::new()).layer(handler);
     for _ in 0..3 {
         send(&service, post("e1")).await;
     }
     assert_eq!(*attempts.lock().unwrap(), [1, 2, 3]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attempts_are_counted_for_a_day() {
+    let day = secs(24 * 3600);
+    let (handler, attempts) = failing();
+    let layer = long_lease(MemoryStore::new()).retention(4 * day);
+    let service = layer.layer(handler);
+    for pause in [day - secs(1), day + secs(1), secs(0)] {
+        send(&service, post("e1")).await;
+        sleep(pause).await;
+    }
+    assert_eq!(*attempts.lock().unwrap(), [1, 2, 1]);
 }
 
 /// Panics first, and then does as it should.
