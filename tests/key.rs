@@ -253,6 +253,23 @@ fn a_part_over_200_encoded_bytes_becomes_its_digest() {
 }
 
 #[test]
+fn the_longest_key_has_room() {
+    let (longest, hash) = ("a".repeat(200), BodyHash::of(b"{}"));
+    assert_eq!(
+        Key::with_hash(&longest, &longest, hash).as_str(),
+        format!("webhook:lock:{longest}:{longest}:{hash}")
+    );
+}
+
+#[test]
+fn keys_are_in_the_order_of_their_texts() {
+    let key = |id: &str| Key::new("n", id);
+    assert!(key("a") < key("b"));
+    assert!(key("b") > key("a"));
+    assert!(key("a") <= key("a"));
+}
+
+#[test]
 fn an_id_that_is_the_digest_of_a_long_one_is_another_event() {
     let long = "a".repeat(201);
     let ids = [

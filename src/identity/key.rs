@@ -239,3 +239,15 @@ impl Builder {
         self.len += piece.len();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_with_the_same_hash_are_not_equal_for_that() {
+        let (one, mut other) = (Key::new("n", "1"), Key::new("n", "2"));
+        other.hash = one.hash;
+        assert_ne!(one, other);
+    }
+}
