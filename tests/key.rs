@@ -262,14 +262,6 @@ fn the_longest_key_has_room() {
 }
 
 #[test]
-fn keys_are_in_the_order_of_their_texts() {
-    let key = |id: &str| Key::new("n", id);
-    assert!(key("a") < key("b"));
-    assert!(key("b") > key("a"));
-    assert!(key("a") <= key("a"));
-}
-
-#[test]
 fn an_id_that_is_the_digest_of_a_long_one_is_another_event() {
     let long = "a".repeat(201);
     let ids = [
