@@ -330,6 +330,73 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed() {
     }
 }
 
+/// Under a lease that ends before two pauses are over: what is done here must not run elsewhere.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed_in_time() {
+    for order in [[0, 1, 2], [2, 0, 1], [2, 1, 0]] {
+        let store = Faulty::new();
+        let dedup = Dedup::new(store.clone()).lease(millis(600));
+        let mut runs = runs::<3>(&store, &dedup).await.map(Some);
+        let holder = runs[2].as_ref().map(Lease::token);
+        sleep(millis(360)).await;
+        store.plan(|call| match call.operation {
+            Operation::Complete => FULL,
+            _ => Fault::None,
+        });
+        for run in order {
+            assert!(
+                !runs[run]
+                    .take()
+                    .unwrap()
+                    .complete(Record::new(None, None))
+                    .await
+            );
+        }
+        for _ in 0..50 {
+            sleep(millis(100)).await;
+            let entry = store.entry(&e(1)).await;
+            assert!(
+                matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
+                "{order:?}: {entry:?}"
+            );
+        }
+        store.heal();
+        sleep(secs(1)).await;
+        assert!(is_done(&store, &e(1)).await, "{order:?}");
+    }
+}
+
+/// Each is renewed once a try, in vain, and not without end.
+#[tokio::test(start_paused = true)]
+async fn of_runs_that_succeeded_none_is_written_where_another_process_holds_the_event() {
+    let store = Faulty::new();
+    let dedup = Dedup::new(store.clone()).lease(secs(2));
+    let runs = runs::<2>(&store, &dedup).await;
+    sleep(secs(3)).await;
+    let other = store.hold(&e(1), secs(60)).await;
+    store.plan(|call| match call.operation {
+        Operation::Complete => FULL,
+        _ => Fault::None,
+    });
+    let before = store.count(Operation::Renew);
+    for run in runs {
+        assert!(!run.complete(Record::new(None, None)).await);
+    }
+    sleep(secs(10)).await;
+    let tries = store.count(Operation::Complete);
+    let renewals = store.count(Operation::Renew) - before;
+    assert!(renewals <= 2 * tries, "{renewals} renewals, {tries} tries");
+
+    store.heal();
+    sleep(secs(5)).await;
+    let entry = store.entry(&e(1)).await;
+    assert!(
+        matches!(entry, Some(Entry::Running { token, .. }) if token == other),
+        "{entry:?}"
+    );
+    assert!(dedup.drain_handle().drain(secs(1)).await.is_complete());
+}
+
 /// It was being written when another run succeeded; then nothing is left to write.
 #[tokio::test(start_paused = true)]
 async fn of_runs_that_succeeded_one_is_written_once() {

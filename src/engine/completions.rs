@@ -117,17 +117,15 @@ impl Completions {
         });
     }
 
-    /// Another token holds the event for now: it may be that of another run that succeeded here.
-    fn turn(&self, key: &Key, token: Token) {
+    /// Another token holds the event for now: it may be that of the next run that succeeded here.
+    fn turn(&self, key: &Key, token: Token) -> Option<Token> {
         let mut pending = self.lock();
         let completion = pending.completions.get_mut(key);
-        let Some(completion) = completion.filter(|it| it.run.token == token) else {
-            return;
-        };
-        if let Some(other) = completion.others.pop() {
-            let refused = std::mem::replace(&mut completion.run, other);
-            completion.others.insert(0, refused);
-        }
+        let completion = completion.filter(|it| it.run.token == token)?;
+        let other = completion.others.pop()?;
+        let refused = std::mem::replace(&mut completion.run, other);
+        completion.others.insert(0, refused);
+        Some(completion.run.token)
     }
 
     /// It was tried in vain, and can be tried again; `false` where it is not pending any more.
@@ -373,12 +371,18 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
         // Where records cannot be written, the lease often still can be renewed (a full Redis):
         // nobody takes the event over meanwhile.
         Err(_) if completions.lock().holds(&key, token) => {
-            if let Ok(false) = dedup.call_renew(&key, token).await {
-                completions.turn(&key, token);
+            // Each run in turn and without a pause: the lease of the one that holds it may end soon.
+            let mut renewed = token;
+            while let Ok(false) = dedup.call_renew(&key, renewed).await {
+                let next = completions.turn(&key, renewed);
+                let Some(next) = next.filter(|next| *next != token) else {
+                    break;
+                };
+                renewed = next;
             }
             // Forgotten meanwhile, the event must not be held by what was just renewed.
-            if !completions.tried(&key, token) {
-                dedup.release_later(key, token, Release::Abandoned, true);
+            if !completions.tried(&key, renewed) {
+                dedup.release_later(key, renewed, Release::Abandoned, true);
             }
         }
         Err(_) => {}
