@@ -374,11 +374,10 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
             // Each run in turn and without a pause: the lease of the one that holds it may end soon.
             let mut renewed = token;
             while let Ok(false) = dedup.call_renew(&key, renewed).await {
-                let next = completions.turn(&key, renewed);
-                let Some(next) = next.filter(|next| *next != token) else {
-                    break;
-                };
-                renewed = next;
+                match completions.turn(&key, renewed) {
+                    Some(next) if next != token => renewed = next,
+                    _ => break,
+                }
             }
             // Forgotten meanwhile, the event must not be held by what was just renewed.
             if !completions.tried(&key, renewed) {
