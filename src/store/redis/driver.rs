@@ -12,6 +12,7 @@ use redis::aio::MultiplexedConnection;
 
 use super::{
     batch::Batch,
+    early_timer::EarlyTimer,
     queue::{Command, Queue},
 };
 
@@ -32,6 +33,7 @@ pub(super) struct Driver {
     connection: MultiplexedConnection,
     queue: Arc<Queue>,
     coalesce: bool,
+    early_timer: EarlyTimer,
     stepped_back: bool,
     /// Room for what comes out of the queue.
     taken: VecDeque<Command>,
@@ -59,6 +61,7 @@ impl Driver {
             connection,
             queue,
             coalesce,
+            early_timer: EarlyTimer::new(),
             stepped_back: false,
             taken: VecDeque::new(),
             sent: VecDeque::new(),
@@ -113,6 +116,9 @@ impl Future for Driver {
             return Poll::Pending;
         }
         self.send(cx);
+        if self.on_their_way > 0 {
+            self.early_timer.set(cx);
+        }
         let ended = self.client.as_mut().poll(cx);
         // Each reply that is here has woken this task once more: for what there was no room before.
         self.hand_out(cx);

@@ -8,6 +8,7 @@ mod check;
 mod cluster;
 mod connection;
 mod driver;
+mod early_timer;
 mod error;
 mod finding;
 mod own;

@@ -1,0 +1,56 @@
+//! How many system calls that write a delivery over Redis takes.
+#![cfg(target_os = "linux")]
+
+mod support;
+
+use std::{convert::Infallible, fs};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body_util::Full;
+use tokio::runtime::Builder;
+use tower::{Layer, Service, service_fn};
+use tower_webhook_dedup::{EventId, RedisStore, RequestBody, WebhookDedupLayer};
+
+use self::support::RedisServer;
+
+/// `write` and the like, by all threads of this process.
+fn writes() -> u64 {
+    let io = fs::read_to_string("/proc/self/io").unwrap();
+    let writes = io.lines().find_map(|line| line.strip_prefix("syscw: "));
+    writes.unwrap().parse().unwrap()
+}
+
+/// One for each command. None is left for the runtime's timers, which it would wake itself up for.
+#[test]
+fn a_delivery_writes_its_commands_and_nothing_else() {
+    const DELIVERIES: u64 = 500;
+
+    let server = RedisServer::start();
+    let store = RedisStore::open(&server.url()).unwrap();
+    let layer = WebhookDedupLayer::new(store, EventId::pointer("/id"));
+    let mut service = layer.layer(service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
+        Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
+    }));
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut deliver = |id| {
+        let body = Bytes::from(format!(r#"{{"id":"evt_{id}"}}"#));
+        let request = Request::post("/webhooks").body(Full::new(body)).unwrap();
+        let delivery = runtime.spawn(service.call(request));
+        runtime.block_on(delivery).unwrap().unwrap();
+    };
+    // Connects, and loads the script.
+    deliver(0);
+    let before = writes();
+    for id in 1..=DELIVERIES {
+        deliver(id);
+    }
+    let each = (writes() - before) as f64 / DELIVERIES as f64;
+    println!("system calls that write, first delivery, one at a time: {each:.2}");
+    // Two commands, and that the request wakes the thread that runs the service.
+    assert!(each < 3.2, "{each}");
+}
