@@ -2,7 +2,7 @@
 
 use std::task::{Context, Poll, ready};
 
-use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::{sync::oneshot, task::unconstrained};
 use tokio_util::sync::ReusableBoxFuture;
 
@@ -18,7 +18,12 @@ pub(super) struct Batch {
 }
 
 /// What sends, and what is sent.
-type Client = (MultiplexedConnection, Pipeline);
+struct Client {
+    connection: MultiplexedConnection,
+    /// A command that is on its own needs no pipeline, and can be filled again.
+    alone: Option<Cmd>,
+    pipeline: Pipeline,
+}
 
 struct Waiting {
     /// `ASKING` goes before the command.
@@ -34,7 +39,11 @@ enum Replies {
 impl Batch {
     pub(super) fn new(connection: MultiplexedConnection) -> Self {
         Self {
-            client: Some((connection, Pipeline::new())),
+            client: Some(Client {
+                connection,
+                alone: None,
+                pipeline: Pipeline::new(),
+            }),
             sending: ReusableBoxFuture::new(std::future::pending()),
             replies: None,
             waiting: Vec::new(),
@@ -43,7 +52,10 @@ impl Batch {
 
     /// Puts in those commands that somebody still waits for, and says how many.
     pub(super) fn fill(&mut self, commands: impl Iterator<Item = Command>) -> usize {
-        if let Some((_, pipeline)) = &mut self.client {
+        if let Some(Client {
+            alone, pipeline, ..
+        }) = &mut self.client
+        {
             for Command {
                 command,
                 asking,
@@ -53,10 +65,17 @@ impl Batch {
                 if reply_to.is_closed() {
                     continue;
                 }
-                if asking {
-                    pipeline.cmd("ASKING");
+                if self.waiting.is_empty() && !asking {
+                    *alone = Some(command);
+                } else {
+                    if let Some(first) = alone.take() {
+                        pipeline.add_command(first);
+                    }
+                    if asking {
+                        pipeline.cmd("ASKING");
+                    }
+                    pipeline.add_command(command);
                 }
-                pipeline.add_command(command);
                 self.waiting.push(Waiting { asking, reply_to });
             }
         }
@@ -87,8 +106,8 @@ impl Batch {
         Poll::Ready(())
     }
 
-    /// Gives each command its reply.
-    pub(super) fn hand_out(&mut self) {
+    /// Gives each command its reply. Returns one that can be filled again, if there is one.
+    pub(super) fn hand_out(&mut self) -> Option<Cmd> {
         let mut waiting = self.waiting.drain(..);
         match self.replies.take() {
             Some(Replies::ToOne(reply)) => {
@@ -117,21 +136,25 @@ impl Batch {
             }
             None => {}
         }
-        if let Some((_, pipeline)) = &mut self.client {
-            pipeline.clear();
-        }
+        let client = self.client.as_mut()?;
+        client.pipeline.clear();
+        client.alone.take()
     }
 }
 
-async fn send((mut connection, pipeline): Client) -> (Client, Replies) {
-    let count = pipeline.len();
-    let alone = pipeline.cmd_iter().next().filter(|_| count == 1);
+async fn send(mut client: Client) -> (Client, Replies) {
+    let Client {
+        connection,
+        alone,
+        pipeline,
+    } = &mut client;
     let replies = if let Some(command) = alone {
         Replies::ToOne(connection.send_packed_command(command).await)
     } else {
-        Replies::ToMany(connection.send_packed_commands(&pipeline, 0, count).await)
+        let count = pipeline.len();
+        Replies::ToMany(connection.send_packed_commands(pipeline, 0, count).await)
     };
-    ((connection, pipeline), replies)
+    (client, replies)
 }
 
 const fn is_error(reply: &Value) -> bool {

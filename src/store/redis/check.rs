@@ -306,7 +306,7 @@ impl Checked<'_> {
         let by = Instant::now() + PATIENCE;
         match self.line {
             Line::Own(own) => {
-                let make = || command.clone();
+                let make = |_| command.clone();
                 let sending = Sending {
                     asking,
                     ..Sending::plain(&make)

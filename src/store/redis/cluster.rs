@@ -260,7 +260,7 @@ impl Cluster {
         command.arg("SLOTS");
         let reply = self
             .node(&address)?
-            .send(Sending::plain(&|| command.clone()), by)
+            .send(Sending::plain(&|_| command.clone()), by)
             .await;
         let reply = reply.map_err(RedisStoreError::before_sending)?;
         Slots::read(reply.value, &address).ok_or_else(|| {

@@ -70,7 +70,7 @@ impl Connection {
             #[cfg(feature = "cluster")]
             Self::Cluster(cluster) => Box::pin(cluster.send(key, sending, by)),
             Self::Given(given) => {
-                let reply = answer(by, || given.send((sending.command)()));
+                let reply = answer(by, || given.send((sending.command)(None)));
                 Box::pin(reply.map_ok(Reply::from))
             }
         };

@@ -99,7 +99,9 @@ impl Driver {
             && batch.poll(cx).is_ready()
         {
             self.on_their_way -= batch.len();
-            batch.hand_out();
+            if let Some(command) = batch.hand_out() {
+                self.queue.give_back(command);
+            }
             self.spare.extend(self.sent.pop_front());
         }
     }

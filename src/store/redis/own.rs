@@ -88,7 +88,10 @@ impl Own {
                 Ready::Not(_) => Box::pin(self.link(by)).await?,
             };
             self.look_after(&link);
-            let send = || link.wire.send((sending.command)(), sending.asking);
+            let send = || {
+                let command = (sending.command)(link.wire.spare());
+                link.wire.send(command, sending.asking)
+            };
             let reply = answer(by, send).await;
             self.judge(&link, &reply);
             let value = reply?;

@@ -18,6 +18,8 @@ pub(super) struct Queue(Mutex<State>);
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Command>,
+    /// One that was sent, to be filled again.
+    spare: Option<Cmd>,
     /// Of the task, while there is nothing to write.
     idle: Option<Waker>,
     /// Nobody will look here any more.
@@ -57,6 +59,17 @@ impl Queue {
             task.wake();
         }
         async { reply.await.unwrap_or_else(|_| Err(broken())) }
+    }
+
+    /// An empty command with room for another, if one was given back.
+    pub(super) fn spare(&self) -> Option<Cmd> {
+        self.lock().spare.take()
+    }
+
+    /// Takes one back that was sent.
+    pub(super) fn give_back(&self, mut command: Cmd) {
+        command.clear();
+        self.lock().spare = Some(command);
     }
 
     /// How many are waiting.

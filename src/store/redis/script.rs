@@ -40,10 +40,10 @@ impl Script {
         by: Instant,
     ) -> impl Future<Output = Result<Reply, RedisStoreError>> + Send + 'a {
         async move {
-            let by_hash = || Self::command("EVALSHA", &self.hash, key, arguments);
+            let by_hash = |empty| Self::command(empty, "EVALSHA", &self.hash, key, arguments);
             match connection.send(key, &by_hash, wait, by).await {
                 Err(error) if error.code() == Some("NOSCRIPT") => {
-                    let by_text = || Self::command("EVAL", self.text, key, arguments);
+                    let by_text = |empty| Self::command(empty, "EVAL", self.text, key, arguments);
                     let reply = Box::pin(connection.send(key, &by_text, wait, by)).await;
                     reply.map_err(|later| later.after(&error))
                 }
@@ -52,8 +52,14 @@ impl Script {
         }
     }
 
-    fn command(name: &str, script: &str, key: &Key, arguments: &impl ToRedisArgs) -> Cmd {
-        let mut command = command(name, script.len() + key.as_str().len());
+    fn command(
+        empty: Option<Cmd>,
+        name: &str,
+        script: &str,
+        key: &Key,
+        arguments: &impl ToRedisArgs,
+    ) -> Cmd {
+        let mut command = command(empty, name, script.len() + key.as_str().len());
         command.arg(script).arg(1).arg(key.as_str()).arg(arguments);
         command
     }

@@ -11,8 +11,9 @@ use tokio::time::{Instant, timeout_at};
 
 use super::error::RedisStoreError;
 
-/// What makes a command, anew for each time that it is sent.
-pub(super) type Make<'a> = &'a (dyn Fn() -> Cmd + Sync);
+/// What makes a command, anew for each time that it is sent; out of an empty one that has room, if
+/// there is one.
+pub(super) type Make<'a> = &'a (dyn Fn(Option<Cmd>) -> Cmd + Sync);
 
 /// A command, and what goes along with it on the same connection.
 #[derive(Clone, Copy)]
@@ -40,10 +41,10 @@ pub(super) struct Reply {
 }
 
 /// A command with room for arguments of this length and for entries, so that it does not grow.
-pub(super) fn command(name: &str, length: usize) -> Cmd {
+pub(super) fn command(empty: Option<Cmd>, name: &str, length: usize) -> Cmd {
     const ARGUMENTS: usize = 10;
     const OTHERS: usize = 256;
-    let mut command = Cmd::with_capacity(ARGUMENTS, length + OTHERS);
+    let mut command = empty.unwrap_or_else(|| Cmd::with_capacity(ARGUMENTS, length + OTHERS));
     command.arg(name);
     command
 }

@@ -127,7 +127,7 @@ impl Steps<'_> {
     }
 
     pub(super) async fn inspect(&self, key: &Key) -> Result<Option<Entry>, RedisStoreError> {
-        let get = || redis::cmd("GET").arg(key.as_str()).take();
+        let get = |_| redis::cmd("GET").arg(key.as_str()).take();
         let reply = self.connection.send(key, &get, None, self.by).await?;
         Ok(stored(reply.value)?.map(|(entry, _)| entry))
     }
@@ -146,8 +146,8 @@ impl Steps<'_> {
     ) -> Result<Reply, RedisStoreError> {
         let wait = self.wait(|reply| matches!(reply, Value::Nil));
         if !self.old_server.load(Ordering::Relaxed) {
-            let set = || {
-                let mut set = command("SET", key.as_str().len());
+            let set = |empty| {
+                let mut set = command(empty, "SET", key.as_str().len());
                 set.arg(key.as_str()).arg(running);
                 set.arg("NX").arg("PX").arg(lease).arg("GET");
                 set

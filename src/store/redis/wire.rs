@@ -35,6 +35,11 @@ impl Wire {
         })
     }
 
+    /// An empty command with room for another like those before, if there is one.
+    pub(super) fn spare(&self) -> Option<Cmd> {
+        self.queue.spare()
+    }
+
     /// Sends a command, after `ASKING` if so, and waits for the reply without a limit.
     pub(super) fn send(
         &self,
