@@ -19,7 +19,7 @@ use tokio::{
 use tower::{Layer, Service};
 use tower_webhook_dedup::{
     Begun, Dedup, DedupEvent, Entry, Key, Lease, LeaseStore, Operation, Ran, Record, Release,
-    StoreErrorKind, StoreFailure,
+    StoreErrorKind, StoreFailure, Token,
 };
 
 use http_support::{Events, Handler, c0, millis, post, secs, send};
@@ -242,11 +242,24 @@ async fn runs<const N: usize>(store: &Faulty, dedup: &Dedup<Faulty>) -> [Lease<F
     runs.try_into().unwrap()
 }
 
+/// It succeeds, and that cannot be written at once.
+async fn succeed(run: Lease<Faulty>) {
+    assert!(!run.complete(Record::new(None, None)).await);
+}
+
 /// It succeeds, and the background has begun to write what could not be written at once.
 async fn succeed_unwritten(store: &Faulty, run: Lease<Faulty>) {
     let writes = store.count(Operation::Complete);
-    assert!(!run.complete(Record::new(None, None)).await);
+    succeed(run).await;
     store.called(Operation::Complete, writes + 2).await;
+}
+
+/// The token that holds the event.
+async fn holder(store: &Faulty) -> Option<Token> {
+    match store.entry(&e(1)).await? {
+        Entry::Running { token, .. } => Some(token),
+        _ => None,
+    }
 }
 
 /// The first time that this token is to be written fails; this is what becomes of the others.
@@ -276,9 +289,9 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
         let store = Faulty::new();
         let dedup = Dedup::new(store.clone()).lease(secs(2));
         let mut runs = runs::<3>(&store, &dedup).await.map(Some);
-        let holder = runs[2].as_ref().map(Lease::token);
+        let token = runs[2].as_ref().map(Lease::token);
         store.plan(once_full(move |call| match call.operation {
-            Operation::Complete if call.token == holder => FULL,
+            Operation::Complete if call.token == token => FULL,
             // Refused, when all three have succeeded.
             Operation::Complete => Fault::Delay(millis(100)),
             _ => Fault::None,
@@ -288,11 +301,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
         }
         // Longer than a lease.
         sleep(secs(5)).await;
-        let entry = store.entry(&e(1)).await;
-        assert!(
-            matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
-            "{order:?}: {entry:?}"
-        );
+        assert_eq!(holder(&store).await, token, "{order:?}");
         store.heal();
         sleep(secs(5)).await;
         assert!(is_done(&store, &e(1)).await, "{order:?}");
@@ -308,7 +317,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed() {
         let store = Faulty::new();
         let dedup = Dedup::new(store.clone()).lease(secs(2));
         let mut runs = runs::<3>(&store, &dedup).await.map(Some);
-        let holder = runs[2].as_ref().map(Lease::token);
+        let token = runs[2].as_ref().map(Lease::token);
         store.plan(|call| match call.operation {
             Operation::Complete => FULL,
             // Answered when all three have succeeded.
@@ -319,11 +328,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed() {
             succeed_unwritten(&store, runs[run].take().unwrap()).await;
         }
         sleep(secs(10)).await;
-        let entry = store.entry(&e(1)).await;
-        assert!(
-            matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
-            "{order:?}: {entry:?}"
-        );
+        assert_eq!(holder(&store).await, token, "{order:?}");
         store.heal();
         sleep(secs(5)).await;
         assert!(is_done(&store, &e(1)).await, "{order:?}");
@@ -337,28 +342,18 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed_in_time(
         let store = Faulty::new();
         let dedup = Dedup::new(store.clone()).lease(millis(600));
         let mut runs = runs::<3>(&store, &dedup).await.map(Some);
-        let holder = runs[2].as_ref().map(Lease::token);
+        let token = runs[2].as_ref().map(Lease::token);
         sleep(millis(360)).await;
         store.plan(|call| match call.operation {
             Operation::Complete => FULL,
             _ => Fault::None,
         });
         for run in order {
-            assert!(
-                !runs[run]
-                    .take()
-                    .unwrap()
-                    .complete(Record::new(None, None))
-                    .await
-            );
+            succeed(runs[run].take().unwrap()).await;
         }
         for _ in 0..50 {
             sleep(millis(100)).await;
-            let entry = store.entry(&e(1)).await;
-            assert!(
-                matches!(entry, Some(Entry::Running { token, .. }) if Some(token) == holder),
-                "{order:?}: {entry:?}"
-            );
+            assert_eq!(holder(&store).await, token, "{order:?}");
         }
         store.heal();
         sleep(secs(1)).await;
@@ -380,7 +375,7 @@ async fn of_runs_that_succeeded_none_is_written_where_another_process_holds_the_
     });
     let before = store.count(Operation::Renew);
     for run in runs {
-        assert!(!run.complete(Record::new(None, None)).await);
+        succeed(run).await;
     }
     sleep(secs(10)).await;
     let tries = store.count(Operation::Complete);
@@ -389,11 +384,7 @@ async fn of_runs_that_succeeded_none_is_written_where_another_process_holds_the_
 
     store.heal();
     sleep(secs(5)).await;
-    let entry = store.entry(&e(1)).await;
-    assert!(
-        matches!(entry, Some(Entry::Running { token, .. }) if token == other),
-        "{entry:?}"
-    );
+    assert_eq!(holder(&store).await, Some(other));
     assert!(dedup.drain_handle().drain(secs(1)).await.is_complete());
 }
 
