@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, convert::Infallible};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use proptest::{prelude::*, sample::Index, test_runner::Config};
+use proptest::{prelude::*, sample::Index};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 use tokio::runtime::{Builder, Runtime};
@@ -20,6 +20,8 @@ use front::MemoryStore;
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
+#[path = "support/property.rs"]
+mod property;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -270,16 +272,8 @@ fn optional() -> impl Strategy<Value = Option<&'static str>> {
     prop::sample::select(parts.to_vec())
 }
 
-fn config() -> Config {
-    Config {
-        cases: 512,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property::config(512))]
 
     #[test]
     fn any_pointer_into_any_json_reads_what_the_reference_reads(

@@ -5,7 +5,7 @@ use std::{collections::HashSet, convert::Infallible};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use proptest::{prelude::*, sample::Index, test_runner::Config};
+use proptest::{prelude::*, sample::Index};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     BodyHash, Delivery, EventId, Key, MissingId, RequestBody, WebhookDedupLayer,
@@ -16,6 +16,8 @@ use front::MemoryStore;
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
+#[path = "support/property.rs"]
+mod property;
 
 /// What a key is made of.
 type Made = (String, String, Option<BodyHash>);
@@ -88,16 +90,8 @@ fn shifted() -> impl Strategy<Value = (Made, Made)> {
         })
 }
 
-fn config() -> Config {
-    Config {
-        cases: 512,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property::config(512))]
 
     #[test]
     fn keys_are_equal_only_where_namespace_id_and_hash_are((one, other) in alike()) {

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use flate2::{Compression, write::GzEncoder};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use proptest::{prelude::*, sample::Index, test_runner::Config};
+use proptest::{prelude::*, sample::Index};
 use tokio::runtime::{Builder, Runtime};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
@@ -19,6 +19,8 @@ use front::MemoryStore;
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
+#[path = "support/property.rs"]
+mod property;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread()
@@ -579,16 +581,8 @@ fn change(json: &mut Json, pick: Index) {
     }
 }
 
-fn config() -> Config {
-    Config {
-        cases: 128,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property::config(128))]
 
     #[test]
     fn any_spelling_is_the_same_event_and_any_change_another(

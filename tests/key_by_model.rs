@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, convert::Infallible, fmt};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use proptest::{prelude::*, sample::Index, test_runner::Config};
+use proptest::{prelude::*, sample::Index};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 use tokio::runtime::{Builder, Runtime};
@@ -18,6 +18,8 @@ use front::MemoryStore;
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
+#[path = "support/property.rs"]
+mod property;
 
 thread_local! {
     static RUNTIME: Runtime = Builder::new_current_thread()
@@ -204,16 +206,8 @@ fn bytes() -> impl Strategy<Value = u8> {
     prop::sample::select(hard)
 }
 
-fn config() -> Config {
-    Config {
-        cases: 512,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property::config(512))]
 
     #[test]
     fn two_texts_have_one_key_where_serde_json_reads_the_same(

@@ -3,8 +3,11 @@
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use proptest::{prelude::*, sample::Index, test_runner::Config};
+use proptest::{prelude::*, sample::Index};
 use tower_webhook_dedup::{BodyHash, Entry, Record, Token};
+
+#[path = "support/property.rs"]
+mod property;
 
 const TOKEN: &str = "00112233445566778899aabbccddeeff";
 const HASH: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
@@ -82,16 +85,8 @@ fn state(entry: &Entry) -> &'static str {
     }
 }
 
-fn config() -> Config {
-    Config {
-        cases: 512,
-        failure_persistence: None,
-        ..Config::default()
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(property::config(512))]
 
     #[test]
     fn an_entry_is_read_back_from_its_text(entry in entry()) {
