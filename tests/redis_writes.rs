@@ -3,12 +3,12 @@
 
 mod support;
 
-use std::{convert::Infallible, fs};
+use std::{convert::Infallible, fs, time::Instant};
 
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tokio::runtime::Builder;
+use tokio::{runtime::Builder, task::yield_now};
 use tower::{Layer, Service, service_fn};
 use tower_webhook_dedup::{EventId, RedisStore, RequestBody, WebhookDedupLayer};
 
@@ -32,25 +32,27 @@ fn a_delivery_writes_its_commands_and_nothing_else() {
     let mut service = layer.layer(service_fn(|_: Request<RequestBody<Full<Bytes>>>| async {
         Ok::<_, Infallible>(Response::new(Full::<Bytes>::default()))
     }));
-    let runtime = Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     let mut deliver = |id| {
         let body = Bytes::from(format!(r#"{{"id":"evt_{id}"}}"#));
         let request = Request::post("/webhooks").body(Full::new(body)).unwrap();
-        let delivery = runtime.spawn(service.call(request));
-        runtime.block_on(delivery).unwrap().unwrap();
+        runtime.block_on(async {
+            service.call(request).await.unwrap();
+            // The runtime looks at its timers once more, and finds none of a call.
+            yield_now().await;
+        });
     };
     // Connects, and loads the script.
     deliver(0);
-    let before = writes();
+    let (before, began) = (writes(), Instant::now());
     for id in 1..=DELIVERIES {
         deliver(id);
     }
     let each = (writes() - before) as f64 / DELIVERIES as f64;
     println!("system calls that write, first delivery, one at a time: {each:.2}");
-    // Two commands, and that the request wakes the thread that runs the service.
-    assert!(each < 3.2, "{each}");
+    // Two commands. The timer that is before all others is set anew every 50 ms, perhaps after one of
+    // a call: on a busy machine the deliveries take long enough for that to count.
+    let turns = began.elapsed().as_secs_f64() / 0.05;
+    let most = 2.2 + 3.0 * turns / DELIVERIES as f64;
+    assert!(each < most, "{each}, and at most {most}");
 }
