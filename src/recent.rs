@@ -41,7 +41,7 @@ pub(crate) struct Seen {
 }
 
 impl RecentBodies {
-    /// Room for so many, and at least one.
+    /// Room for so many; for none there is no need of this.
     pub(crate) fn new(count: usize) -> Self {
         let slots = std::iter::repeat_with(Mutex::default).take(count);
         Self {

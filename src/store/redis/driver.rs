@@ -27,7 +27,7 @@ const COMMANDS: usize = 64;
 /// woken, and those that are ready by then come first. A command that is alone on its connection
 /// does not wait for others.
 ///
-/// Unless it is to `coalesce`: then it does not wait, and sends each command on its own.
+/// Where it is not to `coalesce`, it never waits, and sends each command on its own.
 pub(super) struct Driver {
     client: Pin<Box<dyn Future<Output = ()> + Send>>,
     connection: MultiplexedConnection,
