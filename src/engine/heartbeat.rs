@@ -131,16 +131,13 @@ impl<St: LeaseStore> Dedup<St> {
     /// No renewals from now on. `true`: one may still land.
     pub(super) fn deregister(&self, beat: &Beat) -> bool {
         beat.end();
+        let mut shard = self.shared.heartbeat.shard(&beat.key);
+        if shard
+            .get(&beat.key)
+            .is_some_and(|it| it.token == beat.token)
         {
-            let mut shard = self.shared.heartbeat.shard(&beat.key);
-            if shard
-                .get(&beat.key)
-                .is_some_and(|it| it.token == beat.token)
-            {
-                shard.remove(&beat.key);
-            }
+            shard.remove(&beat.key);
         }
-        beat.tell_end();
         beat.open.load(Ordering::SeqCst) > 0
     }
 

@@ -231,5 +231,7 @@ impl<St: LeaseStore> Drop for Lease<St> {
             Ending::Released if again => dedup.release_later(key, token, Release::Abandoned, true),
             Ending::Released | Ending::Completed => {}
         }
+        // Not before: who is woken and asks finds the completion pending, where it is.
+        self.beat.tell_end();
     }
 }
