@@ -356,6 +356,26 @@ async fn an_event_whose_lease_an_operator_took_away_runs_again_here() {
     }
 }
 
+/// Nobody can tell it from one that a restarted store has forgotten.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_away_is_taken_again_by_its_renewal_where_no_other_run_has_the_event()
+ {
+    let store = Faulty::new();
+    let handler = Handler::first_then(secs(30), 200, 201);
+    let layer = layer(store.clone())
+        .lease(secs(60))
+        .in_flight(InFlight::RetryLater);
+    let service = layer.layer(handler.clone());
+    let first = send_later(&service, post("e1"));
+    handler.began(1).await;
+    assert!(layer.dedup().forget(&e1(), true).await.unwrap());
+    assert!(store.entry(&e1()).await.is_none());
+    sleep(secs(21)).await;
+    assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
+    assert_eq!(first.await.unwrap().brief(), (200, "run"));
+    assert_eq!(handler.runs(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_draining_duplicates_of_a_run_here_are_refused_and_its_standby_still_wakes() {
     let store = Faulty::new();

@@ -220,8 +220,10 @@ impl<St: LeaseStore> Dedup<St> {
     }
 
     /// Lets an event run again, after an operator pressed "resend", say. A live lease is only
-    /// taken away if `force`d; its run goes on, but cannot complete over another one. Where another
-    /// process runs it, that one goes on answering that it does.
+    /// taken away if `force`d; its run goes on, but cannot complete over another one. Send the event
+    /// at once: the next renewal of that lease, a third of it later at most, takes the event again
+    /// unless another run has it by then. Where another process runs it, that one goes on answering
+    /// that it does.
     ///
     /// `false`: there was nothing to forget.
     ///
