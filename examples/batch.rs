@@ -50,8 +50,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
+    // A container is sent SIGTERM instead, and a connection that stalls holds this up: see the
+    // example `axum`.
     axum::serve(listener, app)
-        // A container is sent SIGTERM instead: see the example `axum`.
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
     _ = drain.drain(Duration::from_secs(20)).await;

@@ -51,8 +51,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("listening on {}", listener.local_addr()?);
 
     let (app, drains) = app(&MemoryStore::new(), secrets, &VerifyOptions::default());
+    // A container is sent SIGTERM instead, and a connection that stalls holds this up: see the
+    // example `axum`.
     axum::serve(listener, app)
-        // A container is sent SIGTERM instead: see the example `axum`.
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
     let limit = Duration::from_secs(20);

@@ -27,6 +27,8 @@
 //!
 //! What no middleware can promise:
 //!
+//! - A retry is only known by what stays the same in it. By default that is the id and the body. Where
+//!   the sender changes the body between attempts, verify its signature and use [`KeyBy::Id`].
 //! - Effects outside the store happen exactly once only if the handler makes them so. A process can
 //!   die between the handler's own commit and the record of it: the event then runs again. A `UNIQUE`
 //!   column for [`Delivery::key`] is the usual cure.

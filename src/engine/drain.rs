@@ -13,7 +13,9 @@ use crate::{Key, LeaseStore, Lost, LostReason};
 /// Stop accepting requests, let the server finish those it has, then drain. A process that ends
 /// without draining breaks the promises that its standbys are. Containers send SIGTERM, which
 /// `tokio::signal::ctrl_c` alone does not see; and the server's time to finish and the limit given
-/// here must together be shorter than what the platform waits before it kills.
+/// here must together be shorter than what the platform waits before it kills. So limit the server's
+/// time, too: the graceful shutdown of axum waits for ever for a sender that stalls in the middle of
+/// a request.
 ///
 /// ```
 /// use std::time::Duration;
