@@ -11,7 +11,7 @@
 use std::{env, error::Error, time::Duration};
 
 use axum::{Extension, Router, body::Bytes, http::StatusCode, routing::post};
-use tokio::{net::TcpListener, time::sleep};
+use tokio::{net::TcpListener, sync::oneshot, time::timeout};
 use tower_webhook_dedup::{
     BoxStore, Delivery, DrainHandle, EventId, LeaseStore, MemoryStore, RedisStore,
     WebhookDedupLayer,
@@ -34,14 +34,14 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let address = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    let server = axum::serve(listener, app).with_graceful_shutdown(told_to_stop());
-    // A connection that stalls would hold the server up for ever.
-    let late = async { (told_to_stop().await, sleep(Duration::from_secs(8)).await) };
-    tokio::select! {
-        served = server => served?,
-        _ = late => {}
-    }
+    let (stop, stopped) = oneshot::channel::<()>();
+    let server = axum::serve(listener, app).with_graceful_shutdown(async { _ = stopped.await });
+    let server = tokio::spawn(server.into_future());
 
+    told_to_stop().await;
+    drop(stop);
+    // It waits for handlers, and would wait for ever for a sender that stalls.
+    _ = timeout(Duration::from_secs(8), server).await;
     // The layer may still be running events that it has acknowledged.
     let drained = drain.drain(Duration::from_secs(20)).await;
     for lost in drained.lost() {

@@ -1,7 +1,7 @@
 //! What goes on behind the answers: releases, completions, renewals, and the drain that waits.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     convert::Infallible,
     error::Error,
     fmt,
@@ -225,6 +225,30 @@ fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
     assert_eq!(events.count(completion_dropped), 0, "it may yet be written");
     drop(dedup);
     assert_eq!(events.count(completion_dropped), 1);
+}
+
+/// In whichever order they are kept, and though the first are due again before the last were tried.
+#[tokio::test(start_paused = true)]
+async fn of_many_completions_that_cannot_be_written_all_are_tried() {
+    const MANY: usize = 2000;
+    let store = Faulty::broken(Operation::Complete, FULL);
+    let dedup = Dedup::new(store.clone());
+    for n in 0..MANY {
+        completed(&dedup, &e(n)).await;
+    }
+    store.plan(|call| match call.operation {
+        Operation::Complete => Fault::Hang,
+        _ => Fault::None,
+    });
+    let before = store.count(Operation::Complete);
+    sleep(secs(60)).await;
+    let mut tries = HashMap::new();
+    for call in store.of(Operation::Complete).into_iter().skip(before) {
+        *tries.entry(call.token).or_insert(0) += 1;
+    }
+    assert_eq!(tries.len(), MANY);
+    let (least, most) = (tries.values().min().unwrap(), tries.values().max().unwrap());
+    assert!(most - least <= 2, "{least} to {most} tries");
 }
 
 /// Runs of one event that go on beside each other, in the order in which they acquired it: the
@@ -514,6 +538,52 @@ async fn an_event_that_is_forgotten_while_its_completion_is_being_written_runs_a
         assert_eq!(store.count(Operation::Renew), 0, "it needs no lease");
         drop(acquired(&dedup, &e(1)).await);
     }
+}
+
+/// The store forgets the event, and then the completion lands that was on its way; or its reply gets
+/// lost.
+#[tokio::test(start_paused = true)]
+async fn an_event_that_is_forgotten_before_its_completion_lands_runs_again() {
+    for late in [Fault::Delay(millis(200)), Fault::Late(millis(200))] {
+        let store = Faulty::with(move |call| match (call.operation, call.n) {
+            (Operation::Complete, 1) => FULL,
+            (Operation::Complete, _) => late,
+            _ => Fault::None,
+        });
+        let dedup = Dedup::new(store.clone());
+        completed(&dedup, &e(1)).await;
+        store.called(Operation::Complete, 2).await;
+        assert!(dedup.forget(&e(1), false).await.unwrap());
+        sleep(secs(2)).await;
+        assert!(store.entry(&e(1)).await.is_none(), "{late:?}");
+        drop(acquired(&dedup, &e(1)).await);
+    }
+}
+
+/// Another run completed it meanwhile: that is what was done.
+#[tokio::test(start_paused = true)]
+async fn what_was_done_after_an_event_was_forgotten_stays_done() {
+    let store = Faulty::with(|call| match (call.operation, call.n) {
+        (Operation::Complete, 1) => FULL,
+        (Operation::Complete, 2) => Fault::Delay(millis(200)),
+        _ => Fault::None,
+    });
+    let dedup = Dedup::new(store.clone());
+    completed(&dedup, &e(1)).await;
+    store.called(Operation::Complete, 2).await;
+    assert!(dedup.forget(&e(1), true).await.unwrap());
+    // The lease that is given back comes first.
+    store.called(Operation::Release, 1).await;
+    sleep(millis(10)).await;
+    assert!(
+        acquired(&dedup, &e(1))
+            .await
+            .complete(Record::new(Some(204), None))
+            .await
+    );
+    sleep(secs(2)).await;
+    assert!(is_done(&store, &e(1)).await);
+    assert_eq!(store.count(Operation::Forget), 1);
 }
 
 /// The renewal takes the event again, long after it was released.

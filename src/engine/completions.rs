@@ -5,7 +5,7 @@ mod writer;
 use std::{
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -50,6 +50,8 @@ struct Completion {
     due: Instant,
     /// It is being written, and if nothing has come of that by then, it is not any more.
     busy: Instant,
+    /// Whether it was forgotten; for those that are writing it.
+    forgotten: Arc<AtomicBool>,
 }
 
 struct Succeeded {
@@ -69,9 +71,10 @@ impl Completions {
     /// it.
     pub(super) fn forget(&self, key: &Key) -> Vec<Token> {
         let forgotten = self.update(|pending| pending.completions.remove(key));
-        let runs = forgotten
-            .into_iter()
-            .flat_map(|it| it.others.into_iter().chain([it.run]));
+        let runs = forgotten.into_iter().flat_map(|it| {
+            it.forgotten.store(true, Ordering::Release);
+            it.others.into_iter().chain([it.run])
+        });
         runs.map(|run| run.token).collect()
     }
 
@@ -98,6 +101,13 @@ impl Completions {
                 pending.completions.remove(key);
             }
         });
+    }
+
+    /// How many runs of the event succeeded here.
+    fn runs(&self, key: &Key) -> usize {
+        let pending = self.lock();
+        let completion = pending.completions.get(key);
+        completion.map_or(0, |it| 1 + it.others.len())
     }
 
     /// Another token holds the event for now: it may be that of the next run that succeeded here.
@@ -184,6 +194,7 @@ impl<St: LeaseStore> Dedup<St> {
             pace: Pace::new(RETRY.0, RETRY.1.min(self.settings.lease / 3)),
             due: now,
             busy: now,
+            forgotten: Arc::default(),
         };
         let dropped = self.shared.completions.update(|pending| {
             let dropped = pending.make_room(&key);
@@ -191,6 +202,7 @@ impl<St: LeaseStore> Dedup<St> {
                 completion.others = earlier.others;
                 completion.others.push(earlier.run);
                 completion.since = earlier.since;
+                completion.forgotten = earlier.forgotten;
             }
             pending.completions.insert(key, completion);
             dropped

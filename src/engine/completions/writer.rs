@@ -1,13 +1,19 @@
 //! The task that writes what is pending.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use super::{Completion, RETRY};
 use crate::{
-    DedupEvent, Key, LeaseStore, Record, Release, Token,
+    DedupEvent, Entry, Key, LeaseStore, Record, Release, Token,
     engine::{Dedup, Settings, Shared, pace::sleep},
 };
 
@@ -30,6 +36,7 @@ struct Due {
     record: Record,
     settings: Arc<Settings>,
     is_old: bool,
+    forgotten: Arc<AtomicBool>,
 }
 
 impl<St: LeaseStore> Writer<St> {
@@ -77,12 +84,14 @@ impl<St: LeaseStore> Writer<St> {
         pending.completions.values().map(Completion::next).min()
     }
 
-    /// So many of those that are due.
+    /// So many of those that are due, those first that have been for the longest time.
     fn take_due(&self, most: usize, hurried: bool) -> Vec<Due> {
         let now = Instant::now();
         let mut pending = self.shared.completions.lock();
         let due = pending.completions.iter_mut();
-        due.filter(|(_, it)| it.next() <= now)
+        let mut due: Vec<_> = due.filter(|(_, it)| it.next() <= now).collect();
+        due.sort_by_key(|(_, it)| it.next());
+        due.into_iter()
             .take(most)
             .map(|(key, it)| {
                 let pause = it.pace.pause();
@@ -94,6 +103,7 @@ impl<St: LeaseStore> Writer<St> {
                     record: it.run.record.clone(),
                     settings: it.settings.clone(),
                     is_old: now - it.since >= OLDEST,
+                    forgotten: it.forgotten.clone(),
                 }
             })
             .collect()
@@ -120,10 +130,18 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
         record,
         settings,
         is_old,
+        forgotten,
     } = due;
     let dedup = Dedup { shared, settings };
     let completions = &dedup.shared.completions;
     match dedup.call_complete(&key, token, &record).await {
+        // It may have landed after the store had forgotten the event.
+        Ok(true) | Err(_) if forgotten.load(Ordering::Acquire) => {
+            let found = dedup.call_inspect(&key).await;
+            if matches!(found, Ok(Some(Entry::Done { token: by, .. })) if by == token) {
+                _ = dedup.call_forget(&key, false).await;
+            }
+        }
         Ok(true) => {
             completions.remove(&key, token);
             if !record.is_given_up() {
@@ -144,10 +162,11 @@ async fn write<St: LeaseStore>(shared: Arc<Shared<St>>, due: Due) {
         // nobody takes the event over meanwhile.
         Err(_) if completions.lock().holds(&key, token) => {
             // Each run in turn and without a pause: the lease of the one that holds it may end soon.
-            let mut renewed = token;
+            let (mut renewed, mut runs) = (token, completions.runs(&key));
             while let Ok(false) = dedup.call_renew(&key, renewed).await {
+                runs = runs.saturating_sub(1);
                 match completions.turn(&key, renewed) {
-                    Some(next) if next != token => renewed = next,
+                    Some(next) if runs > 0 => renewed = next,
                     _ => break,
                 }
             }
