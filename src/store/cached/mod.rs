@@ -58,8 +58,8 @@ use crate::Key;
 ///
 /// At most [`max_entries`](Self::max_entries) and [`max_bytes`](Self::max_bytes). At the cap the oldest
 /// goes. They are spread by hash over up to 64 shards, and one that is full displaces events although
-/// another has room. An event that is forgotten takes its room until its turn comes, and room that was
-/// needed once is kept. Clones share what is remembered.
+/// another has room. An event that is forgotten takes its room until its turn comes. Clones share what
+/// is remembered.
 #[must_use]
 pub struct Cached<St> {
     store: St,

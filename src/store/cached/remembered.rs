@@ -175,6 +175,17 @@ impl Shard {
             record: record.clone(),
         });
         self.texts.extend(text);
+        self.give_room_back();
+    }
+
+    /// Events with long keys, and those with long answers, need it in different places. Some is left,
+    /// so that it is not moved for each event that goes.
+    fn give_room_back(&mut self) {
+        give_room_back(&mut self.slots, 4);
+        give_room_back(&mut self.texts, 256);
+        if self.index.capacity() > (4 * self.index.len()).max(16) {
+            self.index.shrink_to(2 * self.index.len());
+        }
     }
 
     fn forget(&mut self, key: &Key) {
@@ -206,6 +217,13 @@ impl Shard {
                 _ => break,
             }
         }
+    }
+}
+
+/// Keeps no more room than twice what is needed, which is what is counted, or than `least`.
+fn give_room_back<T>(ring: &mut VecDeque<T>, least: usize) {
+    if ring.capacity() > (2 * ring.len()).max(least) {
+        ring.shrink_to((ring.len() + ring.len() / 2).max(least));
     }
 }
 

@@ -90,6 +90,8 @@ impl Driver {
             self.on_their_way += batch.len();
             batch.send(cx);
             self.sent.push_back(batch);
+            // Not for as long as there is no reply: a silent server would have it go on for ever.
+            self.early_timer.set(cx);
         }
     }
 
@@ -118,9 +120,6 @@ impl Future for Driver {
             return Poll::Pending;
         }
         self.send(cx);
-        if self.on_their_way > 0 {
-            self.early_timer.set(cx);
-        }
         let ended = self.client.as_mut().poll(cx);
         // Each reply that is here has woken this task once more: for what there was no room before.
         self.hand_out(cx);

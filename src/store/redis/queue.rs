@@ -8,7 +8,7 @@ use std::{
     task::{Context, Waker},
 };
 
-use redis::{Cmd, RedisError, RedisResult, Value};
+use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::sync::oneshot;
 
 /// From those who send commands to the task that writes them.
@@ -25,6 +25,9 @@ struct State {
     /// Nobody will look here any more.
     closed: bool,
 }
+
+/// Longer than all without an answer for duplicates in them.
+const LONGEST_SPARE: usize = 8 * 1024;
 
 /// A command, and who waits for its reply.
 pub(super) struct Command {
@@ -66,8 +69,11 @@ impl Queue {
         self.lock().spare.take()
     }
 
-    /// Takes one back that was sent.
+    /// Takes one back that was sent. Not one that is long, whose room would be held for ever.
     pub(super) fn give_back(&self, mut command: Cmd) {
+        if length(&command) > LONGEST_SPARE {
+            return;
+        }
         command.clear();
         self.lock().spare = Some(command);
     }
@@ -111,6 +117,14 @@ impl Queue {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn length(command: &Cmd) -> usize {
+    let arguments = command.args_iter().map(|argument| match argument {
+        Arg::Simple(bytes) => bytes.len(),
+        _ => 0,
+    });
+    arguments.sum()
 }
 
 fn broken() -> RedisError {

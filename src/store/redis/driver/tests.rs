@@ -3,6 +3,7 @@
 use std::{
     sync::atomic::{AtomicUsize, Ordering},
     task::Wake,
+    time::Duration,
 };
 
 use fastrand::Rng;
@@ -11,6 +12,7 @@ use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, Value, cmd}
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
     task::{consume_budget, coop::has_budget_remaining, unconstrained},
+    time::sleep,
 };
 
 use super::*;
@@ -54,7 +56,18 @@ impl Rig {
 
     /// A command of this name on its way.
     fn push(&self, name: &str) -> impl Future<Output = RedisResult<Value>> + use<> {
-        self.queue.push(cmd(name), false)
+        self.push_as(name, false)
+    }
+
+    /// In the room of one that was sent, if there is one.
+    fn push_as(
+        &self,
+        name: &str,
+        asking: bool,
+    ) -> impl Future<Output = RedisResult<Value>> + use<> {
+        let mut command = self.queue.spare().unwrap_or_default();
+        command.arg(name);
+        self.queue.push(command, asking)
     }
 
     /// With all the budget of the runtime that it wants.
@@ -172,8 +185,8 @@ async fn a_command_that_came_first_goes_out_first_though_the_budget_was_used_up(
 async fn each_gets_its_own_reply_and_asking_none() {
     let mut rig = Rig::new(true).await;
     let plain = rig.push("ONE");
-    let asked = rig.queue.push(cmd("TWO"), true);
-    let refused = rig.queue.push(cmd("THREE"), true);
+    let asked = rig.push_as("TWO", true);
+    let refused = rig.push_as("THREE", true);
     let wrong = rig.push("FOUR");
     assert!(rig.work().is_pending());
     let sent = ["ONE", "ASKING", "TWO", "ASKING", "THREE", "FOUR"];
@@ -203,7 +216,7 @@ async fn each_gets_its_own_reply_whatever_comes_between() {
             match random.u8(0..7) {
                 0..3 => {
                     let name = format!("C{n}");
-                    let reply = rig.queue.push(cmd(&name), random.u8(0..4) == 0);
+                    let reply = rig.push_as(&name, random.u8(0..4) == 0);
                     waiting.push((name, reply));
                 }
                 3 if !waiting.is_empty() => {
@@ -284,5 +297,37 @@ async fn all_are_told_when_the_connection_breaks() {
     for answer in answers {
         let error = answer.unwrap().unwrap_err();
         assert!(error.is_unrecoverable_error(), "{error}");
+    }
+}
+
+/// As with a server that is silent, while nothing else happens.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_waits_for_a_reply_wakes_nobody() {
+    let mut rig = Rig::new(true).await;
+    let reply = rig.push("ONE");
+    assert!(rig.work().is_pending());
+    drop(reply);
+    let mut woken = 0;
+    for _ in 0..1_000 {
+        sleep(Duration::from_millis(10)).await;
+        if rig.woken() > 0 {
+            woken += 1;
+            assert!(rig.work().is_pending());
+        }
+    }
+    assert!(woken <= 1, "woken {woken} times in 10 s");
+}
+
+#[tokio::test]
+async fn the_room_of_a_long_command_is_given_back() {
+    let mut rig = Rig::new(true).await;
+    for (length, kept) in [(10, true), (10_000, false), (10, true)] {
+        let reply = rig.push(&"A".repeat(length));
+        assert!(rig.work().is_pending());
+        rig.got();
+        rig.answer("+OK\r\n");
+        assert!(rig.work().is_pending());
+        assert_eq!(reply.await, Ok(Value::Okay));
+        assert_eq!(rig.queue.spare().is_some(), kept, "{length}");
     }
 }
