@@ -554,7 +554,7 @@ async fn a_record_that_is_not_written_yet_has_its_answer() {
 async fn without_room_for_its_answer_a_record_is_written_later_without() {
     let fault = Fault::Before(StoreErrorKind::Unreachable);
     let store = Faulty::broken(Operation::Complete, fault);
-    let layer = replaying(store.clone()).limits(Limits::default().bytes(1_000));
+    let layer = replaying(store.clone()).limits(Limits::default().bytes(600));
     let service = layer.layer(answering(|_| twiml(1)));
     // There is room for one.
     for (id, replayed) in [("e2", true), ("e1", false)] {
