@@ -33,12 +33,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let address = env::var("LISTEN").unwrap_or_else(|_| "127.0.0.1:3000".into());
     let listener = TcpListener::bind(address).await?;
+    let told_to_stop = told_to_stop()?;
     println!("listening on {}", listener.local_addr()?);
     let (stop, stopped) = oneshot::channel::<()>();
     let server = axum::serve(listener, app).with_graceful_shutdown(async { _ = stopped.await });
     let server = tokio::spawn(server.into_future());
 
-    told_to_stop().await;
+    told_to_stop.await;
     drop(stop);
     // It waits for handlers, and would wait for ever for a sender that stalls.
     _ = timeout(Duration::from_secs(8), server).await;
@@ -72,21 +73,25 @@ async fn handle(delivery: Option<Extension<Delivery>>, event: Bytes) -> StatusCo
     StatusCode::OK
 }
 
-/// Ctrl-C, or SIGTERM where there is one.
-async fn told_to_stop() {
-    let interrupted = async { _ = tokio::signal::ctrl_c().await };
+/// Ctrl-C, or SIGTERM where there is one. Neither ends the process by itself from here on.
+fn told_to_stop() -> std::io::Result<impl Future<Output = ()>> {
     #[cfg(unix)]
-    {
+    let (mut terminated, mut interrupted) = {
         use tokio::signal::unix::{SignalKind, signal};
-
-        let Ok(mut terminated) = signal(SignalKind::terminate()) else {
-            return interrupted.await;
-        };
+        (
+            signal(SignalKind::terminate())?,
+            signal(SignalKind::interrupt())?,
+        )
+    };
+    Ok(async move {
+        #[cfg(unix)]
         tokio::select! {
-            () = interrupted => {}
             _ = terminated.recv() => {}
+            _ = interrupted.recv() => {}
         }
-    }
-    #[cfg(not(unix))]
-    interrupted.await;
+        #[cfg(not(unix))]
+        {
+            _ = tokio::signal::ctrl_c().await;
+        }
+    })
 }
