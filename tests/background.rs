@@ -367,7 +367,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed_in_time(
         let dedup = Dedup::new(store.clone()).lease(millis(600));
         let mut runs = runs::<3>(&store, &dedup).await.map(Some);
         let token = runs[2].as_ref().map(Lease::token);
-        sleep(millis(360)).await;
+        sleep(millis(520)).await;
         store.plan(|call| match call.operation {
             Operation::Complete => FULL,
             _ => Fault::None,
