@@ -1,110 +1,181 @@
 //! The task of one connection: it lets commands that many requests have at the same time go out in
 //! one write.
+//!
+//! The client has such a task too. On a runtime with several threads it writes each command on its
+//! own, and a reply takes two queues and a wake-up more on its way. So the client packs the commands
+//! here, and parses the replies, and the rest is ours.
 
 use std::{
     collections::VecDeque,
+    io,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use redis::aio::MultiplexedConnection;
+use redis::{RedisError, RedisResult, Value};
+use tokio::{
+    io::{AsyncWrite, WriteHalf, split},
+    sync::oneshot,
+};
 
 use super::{
-    batch::Batch,
     early_timer::EarlyTimer,
-    queue::{Command, Queue},
+    queue::{Command, Queue, broken},
+    replies::{Replies, replies},
+    stream::Stream,
 };
 
-/// How many commands are in one batch at most: the first reply waits for the last one.
+/// How many commands go out in one write at most: the first reply waits until the server has read
+/// the last of them.
 const COMMANDS: usize = 64;
 
-/// Sends what is in the queue through the client, which it also drives. Ends when the connection
-/// breaks.
+/// Writes what is in the queue, and hands out the replies. Ends when the connection breaks.
 ///
 /// A runtime with several threads runs a task that another one wakes next, before those that have
 /// been waiting: this one would find each command on its own. So it steps back once each time it is
 /// woken, and those that are ready by then come first. A command that is alone on its connection
 /// does not wait for others.
 ///
-/// Where it is not to `coalesce`, it never waits, and sends each command on its own.
+/// Where it is not to `coalesce`, it never waits, and writes each command on its own.
 pub(super) struct Driver {
-    client: Pin<Box<dyn Future<Output = ()> + Send>>,
-    connection: MultiplexedConnection,
+    replies: Replies,
+    stream: WriteHalf<Stream>,
     queue: Arc<Queue>,
     coalesce: bool,
     early_timer: EarlyTimer,
     stepped_back: bool,
     /// Room for what comes out of the queue.
     taken: VecDeque<Command>,
+    outgoing: Outgoing,
     /// In the order in which the replies come.
-    sent: VecDeque<Batch>,
-    /// How many commands are in those.
-    on_their_way: usize,
-    /// To be used again.
-    spare: Vec<Batch>,
+    waiting: VecDeque<Waiting>,
+}
+
+/// What is being written.
+#[derive(Default)]
+struct Outgoing {
+    bytes: Vec<u8>,
+    written: usize,
+    unflushed: bool,
+}
+
+/// One that waits for a reply.
+struct Waiting {
+    reply_to: oneshot::Sender<RedisResult<Value>>,
+    /// The reply to `ASKING` comes first.
+    asking: bool,
+    /// What that was, where it was an error.
+    refused: Option<Value>,
 }
 
 impl Driver {
-    /// How many batches are on their way at most. What comes then stays in the queue until there are
-    /// replies.
-    pub(super) const BATCHES: usize = 64;
+    /// How many commands wait for replies at most. What comes then stays in the queue until there
+    /// are some.
+    pub(super) const MOST: usize = 4096;
 
-    pub(super) fn new(
-        client: impl Future<Output = ()> + Send + 'static,
-        connection: MultiplexedConnection,
-        queue: Arc<Queue>,
-        coalesce: bool,
-    ) -> Self {
+    pub(super) fn new(stream: Stream, queue: Arc<Queue>, coalesce: bool) -> Self {
+        let (reading, stream) = split(stream);
         Self {
-            client: Box::pin(client),
-            connection,
+            replies: replies(reading),
+            stream,
             queue,
             coalesce,
             early_timer: EarlyTimer::new(),
             stepped_back: false,
             taken: VecDeque::new(),
-            sent: VecDeque::new(),
-            on_their_way: 0,
-            spare: Vec::new(),
+            outgoing: Outgoing::default(),
+            waiting: VecDeque::new(),
         }
     }
 
     /// Whether to let others come first, this time.
     fn steps_back(&mut self) -> bool {
-        let shared = || self.on_their_way + self.queue.len() > 1;
+        let shared = || self.waiting.len() + self.queue.len() > 1;
         self.stepped_back = self.coalesce && !self.stepped_back && shared();
         self.stepped_back
     }
 
-    /// Sends what is in the queue, as far as there is room.
-    fn send(&mut self, cx: &mut Context<'_>) {
-        let most = if self.coalesce { COMMANDS } else { 1 };
-        while self.sent.len() < Self::BATCHES && self.queue.take(most, &mut self.taken, cx) {
-            let spare = self.spare.pop();
-            let mut batch = spare.unwrap_or_else(|| Batch::new(self.connection.clone()));
-            if batch.fill(self.taken.drain(..)) == 0 {
-                self.spare.push(batch);
-                continue;
+    fn is_full(&self) -> bool {
+        self.waiting.len() >= Self::MOST
+    }
+
+    /// Writes what is in the queue, as far as there is room. Ready only with an error.
+    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+        loop {
+            if let Err(error) = ready!(self.outgoing.write(Pin::new(&mut self.stream), cx)) {
+                return Poll::Ready(error);
             }
-            self.on_their_way += batch.len();
-            batch.send(cx);
-            self.sent.push_back(batch);
-            // Not for as long as there is no reply: a silent server would have it go on for ever.
-            self.early_timer.set(cx);
+            if !self.fill(cx) {
+                return Poll::Pending;
+            }
         }
     }
 
-    /// Hands out the replies that are here.
-    fn hand_out(&mut self, cx: &mut Context<'_>) {
-        while let Some(batch) = self.sent.front_mut()
-            && batch.poll(cx).is_ready()
+    /// Packs commands that are next. `false`: there is none, or no room.
+    fn fill(&mut self, cx: &mut Context<'_>) -> bool {
+        let most = if self.coalesce { COMMANDS } else { 1 };
+        let most = most.min(Self::MOST - self.waiting.len());
+        if most == 0 || !self.queue.take(most, &mut self.taken, cx) {
+            return false;
+        }
+        for Command {
+            command,
+            asking,
+            reply_to,
+        } in self.taken.drain(..)
         {
-            self.on_their_way -= batch.len();
-            if let Some(command) = batch.hand_out() {
-                self.queue.give_back(command);
+            // Nobody waits for it any more.
+            if reply_to.is_closed() {
+                continue;
             }
-            self.spare.extend(self.sent.pop_front());
+            if asking {
+                redis::cmd("ASKING").write_packed_command(&mut self.outgoing.bytes);
+            }
+            command.write_packed_command(&mut self.outgoing.bytes);
+            self.queue.give_back(command);
+            self.waiting.push_back(Waiting {
+                reply_to,
+                asking,
+                refused: None,
+            });
+        }
+        // Not for as long as there is no reply: a silent server would have it go on for ever.
+        self.early_timer.set(cx);
+        true
+    }
+
+    /// Hands out the replies that are here. Ready only with an error.
+    fn hand_out(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
+        loop {
+            let reply = match ready!(self.replies.as_mut().poll_next(cx)) {
+                Some(Ok(reply)) => reply,
+                Some(Err(error)) => return Poll::Ready(error),
+                None => return Poll::Ready(broken()),
+            };
+            let Some(mut next) = self.waiting.pop_front() else {
+                return Poll::Ready(unasked());
+            };
+            let is_error = matches!(reply, Value::ServerError(_));
+            if next.asking {
+                next.asking = false;
+                next.refused = is_error.then_some(reply);
+                self.waiting.push_front(next);
+                continue;
+            }
+            // Who does not wait any more gets none.
+            _ = next.reply_to.send(Ok(match next.refused {
+                // The reason why the command was refused as well.
+                Some(refused) if is_error => refused,
+                _ => reply,
+            }));
+        }
+    }
+
+    /// Tells those that wait.
+    fn end(&mut self, error: &RedisError) {
+        for one in self.waiting.drain(..) {
+            _ = one.reply_to.send(Err(error.clone()));
         }
     }
 }
@@ -119,11 +190,22 @@ impl Future for Driver {
             cx.waker().wake_by_ref();
             return Poll::Pending;
         }
-        self.send(cx);
-        let ended = self.client.as_mut().poll(cx);
-        // Each reply that is here has woken this task once more: for what there was no room before.
-        self.hand_out(cx);
-        ended
+        let sent = self.send(cx);
+        let was_full = self.is_full();
+        // Also after an error in writing: the server may have said why it closes the connection.
+        let received = self.hand_out(cx);
+        let error = match (received, sent) {
+            (Poll::Ready(error), _) => error,
+            (_, Poll::Ready(error)) => error.into(),
+            _ => {
+                if was_full && !self.is_full() {
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
+        };
+        self.end(&error);
+        Poll::Ready(())
     }
 }
 
@@ -131,6 +213,40 @@ impl Drop for Driver {
     fn drop(&mut self) {
         self.queue.close();
     }
+}
+
+impl Outgoing {
+    /// More room than this is not kept.
+    const KEPT: usize = 64 * 1024;
+
+    /// Writes all of it.
+    fn write(
+        &mut self,
+        mut stream: Pin<&mut impl AsyncWrite>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.written < self.bytes.len() {
+            let left = &self.bytes[self.written..];
+            match ready!(stream.as_mut().poll_write(cx, left))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => self.written += written,
+            }
+            self.unflushed = true;
+        }
+        self.written = 0;
+        self.bytes.clear();
+        self.bytes.shrink_to(Self::KEPT);
+        // Over TLS, what is written need not have gone out.
+        if self.unflushed {
+            ready!(stream.poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+fn unasked() -> RedisError {
+    io::Error::new(io::ErrorKind::InvalidData, "a reply that nobody asked for").into()
 }
 
 #[cfg(test)]

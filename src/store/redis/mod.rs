@@ -1,7 +1,6 @@
 //! The store that many processes share: Redis.
 
 mod access;
-mod batch;
 mod builder;
 mod check;
 #[cfg(feature = "cluster")]
@@ -14,6 +13,7 @@ mod finding;
 mod own;
 mod queue;
 mod replicas;
+mod replies;
 mod script;
 mod sending;
 #[cfg(feature = "sentinel")]
@@ -72,8 +72,8 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// most, during which calls fail at once with the same error. A connection that breaks, or whose
 /// server says that it is a replica, or that leaves 3 commands in a row unanswered, is replaced.
 ///
-/// Commands that many requests have at the same time go out in one write, up to 64 of them as one
-/// batch, and one that is alone goes out at once. Each keeps its own deadline, reply and error; one
+/// Commands that many requests have at the same time go out in one write, up to 64 of them, and one
+/// that is alone goes out at once. Each keeps its own deadline, reply and error; one
 /// that was given up before it was written is not sent.
 /// [`coalesce(false)`](RedisStoreBuilder::coalesce) turns that off. It is not done on connections
 /// that the store is given.

@@ -127,6 +127,6 @@ fn length(command: &Cmd) -> usize {
     arguments.sum()
 }
 
-fn broken() -> RedisError {
+pub(super) fn broken() -> RedisError {
     io::Error::new(io::ErrorKind::BrokenPipe, "the connection broke").into()
 }

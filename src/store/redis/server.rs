@@ -50,12 +50,9 @@ impl Server {
     }
 
     async fn open(&self) -> Result<Wire, RedisStoreError> {
-        let opening = async {
-            let stream = stream::connect(&self.address, &self.access).await?;
-            Wire::over(stream, self.access.coalesce).await
-        };
-        let wire = opening.await;
-        let wire = wire.map_err(|error| RedisStoreError::new(&error))?;
+        let stream = stream::connect(&self.address, &self.access).await;
+        let stream = stream.map_err(|error| RedisStoreError::new(&error.into()))?;
+        let wire = Wire::over(stream, self.access.coalesce);
         self.log_in(&wire).await?;
         if self.access.db != 0 {
             let select = redis::cmd("SELECT").arg(self.access.db).take();

@@ -1,4 +1,4 @@
-//! The way to a server, on which the client speaks.
+//! The way to a server.
 //!
 //! The client would connect too, but then also drives its connections by itself.
 

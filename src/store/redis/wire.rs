@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use redis::{
-    AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisResult, Value, aio::MultiplexedConnection,
-};
+use redis::{Cmd, RedisResult, Value};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{driver::Driver, error::RedisStoreError, queue::Queue, stream::Stream};
@@ -16,23 +14,14 @@ pub(super) struct Wire {
 }
 
 impl Wire {
-    /// Starts the client on a stream.
-    pub(super) async fn over(stream: Stream, coalesce: bool) -> RedisResult<Self> {
-        // The time limits are ours: the client's would cut a longer deadline short.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(2 * Driver::BATCHES);
-        // It sends nothing by itself.
-        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let (connection, client) =
-            MultiplexedConnection::new_with_config(&settings, stream, config).await?;
+    /// Starts to speak on a stream.
+    pub(super) fn over(stream: Stream, coalesce: bool) -> Self {
         let queue = Arc::new(Queue::default());
-        let driver = Driver::new(client, connection, Arc::clone(&queue), coalesce);
-        Ok(Self {
+        let driver = Driver::new(stream, Arc::clone(&queue), coalesce);
+        Self {
             queue,
             _driver: AbortOnDropHandle::new(tokio::spawn(driver)),
-        })
+        }
     }
 
     /// An empty command with room for another like those before, if there is one.

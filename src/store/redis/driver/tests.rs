@@ -8,14 +8,14 @@ use std::{
 
 use fastrand::Rng;
 use futures_util::FutureExt;
-use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisResult, Value, cmd};
+use redis::{RedisResult, Value, cmd};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
     task::{consume_budget, coop::has_budget_remaining, unconstrained},
     time::sleep,
 };
 
-use super::*;
+use super::{super::error::RedisStoreError, *};
 
 /// A driver that is polled by hand, and the server's end of its connection.
 struct Rig {
@@ -35,17 +35,15 @@ impl Wake for Woken {
 }
 
 impl Rig {
-    async fn new(coalesce: bool) -> Self {
-        let (stream, server) = duplex(1 << 20);
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(None)
-            .set_response_timeout(None)
-            .set_pipeline_buffer_size(2 * Driver::BATCHES);
-        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let opened = MultiplexedConnection::new_with_config(&settings, stream, config);
-        let (connection, client) = opened.await.unwrap();
+    fn new(coalesce: bool) -> Self {
+        Self::with_room(coalesce, 1 << 20)
+    }
+
+    /// The connection takes so many bytes until the server reads them.
+    fn with_room(coalesce: bool, room: usize) -> Self {
+        let (stream, server) = duplex(room);
         let queue = Arc::new(Queue::default());
-        let driver = Driver::new(client, connection, queue.clone(), coalesce);
+        let driver = Driver::new(Box::pin(stream), queue.clone(), coalesce);
         Self {
             driver: Box::pin(driver),
             queue,
@@ -131,7 +129,7 @@ fn echo(got: &str) -> String {
 
 #[tokio::test]
 async fn a_command_that_is_alone_does_not_wait() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     assert!(rig.poll().is_pending());
     for _ in 0..3 {
         let reply = rig.push("ONE");
@@ -145,7 +143,7 @@ async fn a_command_that_is_alone_does_not_wait() {
 
 #[tokio::test]
 async fn with_more_than_one_the_driver_steps_back_once_each_time() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     for _ in 0..3 {
         let _replies = (rig.push("ONE"), rig.push("TWO"));
         rig.woken();
@@ -160,7 +158,7 @@ async fn with_more_than_one_the_driver_steps_back_once_each_time() {
 
 #[tokio::test]
 async fn switched_off_each_command_goes_out_at_once_and_alone() {
-    let mut rig = Rig::new(false).await;
+    let mut rig = Rig::new(false);
     let replies = (rig.push("ONE"), rig.push("TWO"));
     assert!(rig.poll().is_pending());
     assert_eq!(rig.got(), packed(&["ONE", "TWO"]));
@@ -173,7 +171,7 @@ async fn switched_off_each_command_goes_out_at_once_and_alone() {
 
 #[tokio::test]
 async fn a_command_that_came_first_goes_out_first_though_the_budget_was_used_up() {
-    let mut rig = Rig::new(false).await;
+    let mut rig = Rig::new(false);
     let _acquire = rig.push("ACQUIRE");
     assert!(rig.poll_without_budget().await.is_pending());
     let _release = rig.push("RELEASE");
@@ -183,7 +181,7 @@ async fn a_command_that_came_first_goes_out_first_though_the_budget_was_used_up(
 
 #[tokio::test]
 async fn each_gets_its_own_reply_and_asking_none() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     let plain = rig.push("ONE");
     let asked = rig.push_as("TWO", true);
     let refused = rig.push_as("THREE", true);
@@ -210,7 +208,7 @@ async fn each_gets_its_own_reply_and_asking_none() {
 async fn each_gets_its_own_reply_whatever_comes_between() {
     for seed in 0..20 {
         let mut random = Rng::with_seed(seed);
-        let mut rig = Rig::new(random.bool()).await;
+        let mut rig = Rig::new(random.bool());
         let (mut waiting, mut replies) = (Vec::new(), String::new());
         for n in 0..300 {
             match random.u8(0..7) {
@@ -231,7 +229,7 @@ async fn each_gets_its_own_reply_whatever_comes_between() {
                 }
             }
         }
-        while rig.queue.len() + rig.driver.on_their_way > 0 {
+        while rig.queue.len() + rig.driver.waiting.len() > 0 {
             assert!(rig.work().is_pending());
             replies += &echo(&rig.got());
             assert!(!replies.is_empty(), "seed {seed}: stuck");
@@ -247,7 +245,7 @@ async fn each_gets_its_own_reply_whatever_comes_between() {
 
 #[tokio::test]
 async fn a_command_that_nobody_waits_for_is_not_sent() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     let _reply = rig.push("ONE");
     drop(rig.push("TWO"));
     assert!(rig.work().is_pending());
@@ -259,13 +257,13 @@ async fn a_command_that_nobody_waits_for_is_not_sent() {
 
 #[tokio::test]
 async fn what_there_is_no_room_for_goes_out_when_there_is() {
-    let mut rig = Rig::new(false).await;
-    let replies: Vec<_> = (0..3 * Driver::BATCHES).map(|_| rig.push("ONE")).collect();
+    let mut rig = Rig::new(false);
+    let replies: Vec<_> = (0..3 * Driver::MOST).map(|_| rig.push("ONE")).collect();
     let mut answered = 0;
     while answered < replies.len() {
         assert!(rig.work().is_pending());
         let got = rig.got().matches("ONE").count();
-        assert_eq!(got, Driver::BATCHES.min(replies.len() - answered));
+        assert_eq!(got, Driver::MOST.min(replies.len() - answered));
         rig.answer(&"+OK\r\n".repeat(got));
         answered += got;
     }
@@ -280,7 +278,7 @@ async fn what_there_is_no_room_for_goes_out_when_there_is() {
 
 #[tokio::test]
 async fn all_are_told_when_the_connection_breaks() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     let replies = (rig.push("ONE"), rig.push("TWO"));
     assert!(rig.work().is_pending());
     let waiting = rig.push("THREE");
@@ -300,10 +298,57 @@ async fn all_are_told_when_the_connection_breaks() {
     }
 }
 
+#[tokio::test]
+async fn a_command_that_goes_out_in_pieces_is_whole() {
+    let mut rig = Rig::with_room(true, 7);
+    let long = "A".repeat(100_000);
+    let (first, second) = (rig.push(&long), rig.push("TWO"));
+    let mut got = String::new();
+    while !got.ends_with("TWO\r\n") {
+        assert!(rig.work().is_pending());
+        got += &rig.got();
+    }
+    assert_eq!(got, packed(&[&long, "TWO"]));
+    for (reply, text) in [(first, "A"), (second, "B")] {
+        rig.answer(&format!("+{text}\r\n"));
+        assert!(rig.work().is_pending());
+        assert_eq!(reply.await, Ok(Value::SimpleString(text.into())));
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_says_before_it_hangs_up_is_heard() {
+    let mut rig = Rig::new(true);
+    let said = rig.push("ONE");
+    assert!(rig.work().is_pending());
+    rig.answer("-ERR good bye\r\n");
+    rig.server = duplex(1).0;
+    let unsaid = rig.push("TWO");
+    assert!(rig.work().is_ready());
+    let error = said.await.unwrap().extract_error().unwrap_err();
+    assert_eq!(error.detail(), Some("good bye"));
+    assert!(unsaid.await.unwrap_err().is_unrecoverable_error());
+}
+
+#[tokio::test]
+async fn what_is_no_reply_ends_the_connection() {
+    for (said, waits) in [("+OK\r\n", false), ("?\r\n", true), ("?\r\n", false)] {
+        let mut rig = Rig::new(true);
+        let reply = waits.then(|| rig.push("ONE"));
+        assert!(rig.work().is_pending());
+        rig.answer(said);
+        assert!(rig.work().is_ready());
+        if let Some(reply) = reply {
+            let error = reply.await.unwrap_err();
+            assert!(RedisStoreError::new(&error).is_broken(), "{error}");
+        }
+    }
+}
+
 /// As with a server that is silent, while nothing else happens.
 #[tokio::test(start_paused = true)]
 async fn a_connection_that_waits_for_a_reply_wakes_nobody() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     let reply = rig.push("ONE");
     assert!(rig.work().is_pending());
     drop(reply);
@@ -320,7 +365,7 @@ async fn a_connection_that_waits_for_a_reply_wakes_nobody() {
 
 #[tokio::test]
 async fn the_room_of_a_long_command_is_given_back() {
-    let mut rig = Rig::new(true).await;
+    let mut rig = Rig::new(true);
     for (length, kept) in [(10, true), (10_000, false), (10, true)] {
         let reply = rig.push(&"A".repeat(length));
         assert!(rig.work().is_pending());
