@@ -13,7 +13,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use redis::{RedisError, RedisResult, Value};
+use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::{
     io::{AsyncWrite, WriteHalf, split},
     sync::oneshot,
@@ -45,8 +45,9 @@ pub(super) struct Driver {
     coalesce: bool,
     early_timer: EarlyTimer,
     stepped_back: bool,
-    /// Room for what comes out of the queue.
+    /// Room for what comes out of the queue, and goes back.
     taken: VecDeque<Command>,
+    packed: Vec<Cmd>,
     outgoing: Outgoing,
     /// In the order in which the replies come.
     waiting: VecDeque<Waiting>,
@@ -84,6 +85,7 @@ impl Driver {
             early_timer: EarlyTimer::new(),
             stepped_back: false,
             taken: VecDeque::new(),
+            packed: Vec::new(),
             outgoing: Outgoing::default(),
             waiting: VecDeque::new(),
         }
@@ -133,13 +135,14 @@ impl Driver {
                 redis::cmd("ASKING").write_packed_command(&mut self.outgoing.bytes);
             }
             command.write_packed_command(&mut self.outgoing.bytes);
-            self.queue.give_back(command);
+            self.packed.push(command);
             self.waiting.push_back(Waiting {
                 reply_to,
                 asking,
                 refused: None,
             });
         }
+        self.queue.give_back(self.packed.drain(..));
         // Not for as long as there is no reply: a silent server would have it go on for ever.
         self.early_timer.set(cx);
         true

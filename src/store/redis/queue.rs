@@ -18,13 +18,16 @@ pub(super) struct Queue(Mutex<State>);
 #[derive(Default)]
 struct State {
     waiting: VecDeque<Command>,
-    /// One that was sent, to be filled again.
-    spare: Option<Cmd>,
+    /// Empty ones that were sent, to be filled again.
+    spare: Vec<Cmd>,
     /// Of the task, while there is nothing to write.
     idle: Option<Waker>,
     /// Nobody will look here any more.
     closed: bool,
 }
+
+/// How many are kept to be filled again.
+const SPARE: usize = 64;
 
 /// Longer than all without an answer for duplicates in them.
 const LONGEST_SPARE: usize = 8 * 1024;
@@ -66,16 +69,18 @@ impl Queue {
 
     /// An empty command with room for another, if one was given back.
     pub(super) fn spare(&self) -> Option<Cmd> {
-        self.lock().spare.take()
+        self.lock().spare.pop()
     }
 
-    /// Takes one back that was sent. Not one that is long, whose room would be held for ever.
-    pub(super) fn give_back(&self, mut command: Cmd) {
-        if length(&command) > LONGEST_SPARE {
-            return;
-        }
-        command.clear();
-        self.lock().spare = Some(command);
+    /// Takes those back that were sent. Not one that is long, whose room would be held for ever.
+    pub(super) fn give_back(&self, commands: impl Iterator<Item = Cmd>) {
+        let mut state = self.lock();
+        let room = SPARE.saturating_sub(state.spare.len());
+        let short = commands.filter(|command| length(command) <= LONGEST_SPARE);
+        state.spare.extend(short.take(room).map(|mut command| {
+            command.clear();
+            command
+        }));
     }
 
     /// How many are waiting.
