@@ -149,6 +149,8 @@ impl Driver {
     fn hand_out(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
         loop {
             let reply = match ready!(self.replies.as_mut().poll_next(cx)) {
+                // News, and no reply to anything.
+                Some(Ok(Value::Push { .. })) => continue,
                 Some(Ok(reply)) => reply,
                 Some(Err(error)) => return Poll::Ready(error),
                 None => return Poll::Ready(broken()),

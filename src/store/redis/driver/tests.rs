@@ -331,6 +331,20 @@ async fn what_a_server_says_before_it_hangs_up_is_heard() {
 }
 
 #[tokio::test]
+async fn a_push_is_nobodys_reply() {
+    let mut rig = Rig::new(true);
+    let push = ">2\r\n+invalidate\r\n*1\r\n$1\r\na\r\n";
+    rig.answer(push);
+    assert!(rig.work().is_pending());
+    let replies = (rig.push("ONE"), rig.push_as("TWO", true));
+    assert!(rig.work().is_pending());
+    rig.answer(&format!("{push}+A\r\n{push}+OK\r\n{push}+B\r\n{push}"));
+    assert!(rig.work().is_pending());
+    assert_eq!(replies.0.await, Ok(Value::SimpleString("A".into())));
+    assert_eq!(replies.1.await, Ok(Value::SimpleString("B".into())));
+}
+
+#[tokio::test]
 async fn what_is_no_reply_ends_the_connection() {
     for (said, waits) in [("+OK\r\n", false), ("?\r\n", true), ("?\r\n", false)] {
         let mut rig = Rig::new(true);
