@@ -48,6 +48,9 @@ pub(super) struct Driver {
     /// Room for what comes out of the queue.
     taken: VecDeque<Command>,
     outgoing: Outgoing,
+    /// Whether there was a first command. Nothing is read before: what a server says by itself, as
+    /// when it has no room for one more client, is the reply to that one.
+    has_asked: bool,
     /// In the order in which the replies come.
     waiting: VecDeque<Waiting>,
 }
@@ -85,6 +88,7 @@ impl Driver {
             stepped_back: false,
             taken: VecDeque::new(),
             outgoing: Outgoing::default(),
+            has_asked: false,
             waiting: VecDeque::new(),
         }
     }
@@ -140,6 +144,7 @@ impl Driver {
                 refused: None,
             });
         }
+        self.has_asked |= !self.waiting.is_empty();
         // Not for as long as there is no reply: a silent server would have it go on for ever.
         self.early_timer.set(cx);
         true
@@ -147,6 +152,9 @@ impl Driver {
 
     /// Hands out the replies that are here. Ready only with an error.
     fn hand_out(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
+        if !self.has_asked {
+            return Poll::Pending;
+        }
         loop {
             let reply = match ready!(self.replies.as_mut().poll_next(cx)) {
                 // News, and no reply to anything.
