@@ -33,8 +33,13 @@ mod tests {
         task::{Context, Poll},
     };
 
-    use futures_util::StreamExt;
-    use tokio::io::ReadBuf;
+    use fastrand::Rng;
+    use futures_util::{FutureExt, StreamExt};
+    use redis::parse_redis_value;
+    use tokio::{
+        io::{AsyncWriteExt, ReadBuf, duplex},
+        task::unconstrained,
+    };
 
     use super::*;
 
@@ -70,6 +75,47 @@ mod tests {
             let end = replies.next().await.unwrap().unwrap_err();
             assert!(end.is_connection_dropped(), "{end}");
             assert!(replies.next().await.is_none());
+        }
+    }
+    /// Any reply, as a server would write it.
+    fn any(random: &mut Rng, depth: u8) -> String {
+        let kinds = if depth == 0 { 5 } else { 8 };
+        let kind = random.u8(0..kinds);
+        let mut some = |count| -> String { (0..count).map(|_| any(random, depth - 1)).collect() };
+        match kind {
+            0 => "+OK\r\n".to_owned(),
+            1 => ":-12\r\n".to_owned(),
+            2 => "$-1\r\n".to_owned(),
+            3 => "-ERR it is full\r\n".to_owned(),
+            4 => format!("$13\r\n+OK\r\n$1\r\na\r\n{}\r\n", random.alphabetic()),
+            5 => format!("*3\r\n{}", some(3)),
+            6 => format!("%1\r\n{}", some(2)),
+            _ => format!(">2\r\n+news\r\n{}", some(1)),
+        }
+    }
+
+    #[tokio::test]
+    async fn replies_in_pieces_are_those_that_came_whole() {
+        for seed in 0..200 {
+            let mut random = Rng::with_seed(seed);
+            let said: Vec<_> = (0..20).map(|_| any(&mut random, 3)).collect();
+            let (mut server, reading) = duplex(1 << 20);
+            let mut replies = replies(reading);
+            let (mut left, mut heard) = (said.concat().into_bytes(), Vec::new());
+            while !left.is_empty() {
+                let most = left.len().min(if random.bool() { 3 } else { 300 });
+                let piece: Vec<_> = left.drain(..random.usize(1..=most)).collect();
+                server.write_all(&piece).await.unwrap();
+                while let Some(reply) = unconstrained(replies.next()).now_or_never() {
+                    heard.push(reply.unwrap().unwrap());
+                }
+            }
+            let whole = said.iter().map(|reply| parse_redis_value(reply.as_bytes()));
+            assert_eq!(
+                heard,
+                whole.map(Result::unwrap).collect::<Vec<_>>(),
+                "{seed}"
+            );
         }
     }
 }
