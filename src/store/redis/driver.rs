@@ -49,6 +49,9 @@ pub(super) struct Driver {
     taken: VecDeque<Command>,
     packed: Vec<Cmd>,
     outgoing: Outgoing,
+    /// Whether there was a first command. Nothing is read before: what a server says by itself, as
+    /// when it has no room for one more client, is the reply to that one.
+    has_asked: bool,
     /// In the order in which the replies come.
     waiting: VecDeque<Waiting>,
 }
@@ -87,6 +90,7 @@ impl Driver {
             taken: VecDeque::new(),
             packed: Vec::new(),
             outgoing: Outgoing::default(),
+            has_asked: false,
             waiting: VecDeque::new(),
         }
     }
@@ -143,6 +147,7 @@ impl Driver {
             });
         }
         self.queue.give_back(self.packed.drain(..));
+        self.has_asked |= !self.waiting.is_empty();
         // Not for as long as there is no reply: a silent server would have it go on for ever.
         self.early_timer.set(cx);
         true
@@ -150,8 +155,13 @@ impl Driver {
 
     /// Hands out the replies that are here. Ready only with an error.
     fn hand_out(&mut self, cx: &mut Context<'_>) -> Poll<RedisError> {
+        if !self.has_asked {
+            return Poll::Pending;
+        }
         loop {
             let reply = match ready!(self.replies.as_mut().poll_next(cx)) {
+                // News, and no reply to anything.
+                Some(Ok(Value::Push { .. })) => continue,
                 Some(Ok(reply)) => reply,
                 Some(Err(error)) => return Poll::Ready(error),
                 None => return Poll::Ready(broken()),

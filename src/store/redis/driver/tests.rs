@@ -331,10 +331,40 @@ async fn what_a_server_says_before_it_hangs_up_is_heard() {
 }
 
 #[tokio::test]
+async fn what_a_server_says_before_it_is_asked_is_the_first_reply() {
+    let mut rig = Rig::new(true);
+    rig.answer("-ERR max number of clients reached\r\n");
+    rig.server = duplex(1).0;
+    assert!(rig.work().is_pending());
+    let reply = rig.push("ONE");
+    assert!(rig.work().is_ready());
+    let error = reply.await.unwrap().extract_error().unwrap_err();
+    assert_eq!(error.detail(), Some("max number of clients reached"));
+}
+
+#[tokio::test]
+async fn a_push_is_nobodys_reply() {
+    let mut rig = Rig::new(true);
+    let push = ">2\r\n+invalidate\r\n*1\r\n$1\r\na\r\n";
+    rig.answer(push);
+    assert!(rig.work().is_pending());
+    let replies = (rig.push("ONE"), rig.push_as("TWO", true));
+    assert!(rig.work().is_pending());
+    rig.answer(&format!("{push}+A\r\n{push}+OK\r\n{push}+B\r\n{push}"));
+    assert!(rig.work().is_pending());
+    assert_eq!(replies.0.await, Ok(Value::SimpleString("A".into())));
+    assert_eq!(replies.1.await, Ok(Value::SimpleString("B".into())));
+}
+
+#[tokio::test]
 async fn what_is_no_reply_ends_the_connection() {
     for (said, waits) in [("+OK\r\n", false), ("?\r\n", true), ("?\r\n", false)] {
         let mut rig = Rig::new(true);
-        let reply = waits.then(|| rig.push("ONE"));
+        let _first = rig.push("ONE");
+        assert!(rig.work().is_pending());
+        rig.answer("+OK\r\n");
+        assert!(rig.work().is_pending());
+        let reply = waits.then(|| rig.push("TWO"));
         assert!(rig.work().is_pending());
         rig.answer(said);
         assert!(rig.work().is_ready());
