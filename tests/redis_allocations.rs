@@ -1,6 +1,6 @@
 //! How often the layer allocates over Redis, on our side, over what the bare service does.
 //!
-//! The connection is driven on the same thread, so that what the client allocates counts too.
+//! The connection is driven on the same thread, so that what its driver allocates counts too.
 
 mod support;
 
@@ -66,7 +66,7 @@ fn over_bare(at_once: usize, id: impl Fn(usize) -> usize) -> f64 {
 }
 
 /// What was measured for requests that come one at a time, and sixteen at once, whose commands share
-/// what the client allocates for a write. It may not grow by more than one.
+/// what the driver allocates for a write. It may not grow by more than one.
 #[track_caller]
 fn check(what: &str, alone: f64, among_others: f64, id: impl Fn(usize) -> usize) {
     for (at_once, measured) in [(1, alone), (16, among_others)] {
