@@ -19,8 +19,36 @@ use crate::{
 
 /// Layer that runs each webhook event once.
 ///
-/// See the [crate docs](crate) for what it does and an example. All clones of a layer, and all
-/// services made by it, share what goes on in the background.
+/// See the [crate docs](crate) for what it does. All clones of a layer, and all services made by it,
+/// share what goes on in the background.
+///
+/// # Example
+///
+/// With axum:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use axum::{Router, body::Body, http::Request, routing::post};
+/// use tower::ServiceExt;
+/// use tower_webhook_dedup::{EventId, MemoryStore, WebhookDedupLayer};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() {
+/// let dedup = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
+///     .namespace("billing")
+///     .run_limit(Duration::from_secs(10));
+/// let app = Router::new()
+///     .route("/webhooks/billing", post(|| async { "charged" }))
+///     .layer(dedup);
+///
+/// for outcome in ["run", "duplicate"] {
+///     let event = Request::post("/webhooks/billing").body(Body::from(r#"{"id":"evt_1"}"#));
+///     let answer = app.clone().oneshot(event.unwrap()).await.unwrap();
+///     assert_eq!(answer.headers()["webhook-dedup"], outcome);
+/// }
+/// # }
+/// ```
 #[derive(Clone)]
 #[must_use]
 pub struct WebhookDedupLayer<St: LeaseStore> {

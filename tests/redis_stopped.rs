@@ -13,7 +13,7 @@ use tower_webhook_dedup::{DedupEvent, Entry, InFlight, Limits, Operation, StoreF
 
 use self::{
     hook::{Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
-    support::{PATIENCE, RedisServer, until},
+    support::{PATIENCE, Proxy, RedisServer, until},
 };
 
 const FAIL: &[(&str, &str)] = &[("x-status", "500")];
@@ -278,15 +278,21 @@ async fn five_hundred_refused_requests_that_come_again_at_once_run_once_each() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_sender_that_hangs_up_during_the_acquire_holds_nothing() {
     let server = RedisServer::start();
-    let hook = Hook::refusing(&server);
+    let proxy = Proxy::before(&server).await;
+    // With time enough for the sender to hang up before it is over.
+    let hook = Hook::with(&proxy.url(), |layer| {
+        let layer = layer.in_flight(InFlight::RetryLater);
+        layer.store_timeout(Duration::from_secs(10))
+    });
     hook.send("e0").await.is(200, "run");
     let mut watch = server.watch();
     server.freeze();
+    let before = proxy.passed();
     let gone = tokio::spawn({
         let hook = hook.clone();
         async move { hook.send("e1").await }
     });
-    tokio::time::sleep(hook::DEADLINE / 3).await;
+    until("it is on its way", async || proxy.passed() > before).await;
     gone.abort();
     assert!(gone.await.is_err_and(|error| error.is_cancelled()));
     server.thaw();

@@ -31,6 +31,8 @@ struct Shared {
     cuts: u32,
     /// How many connections were accepted.
     connections: u32,
+    /// How often commands that concern events were passed on.
+    passed: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,6 +55,7 @@ impl Proxy {
             mode: Mode::Forward,
             cuts: 0,
             connections: 0,
+            passed: 0,
         }));
         let task = tokio::spawn(accept(listener, Arc::clone(&shared))).abort_handle();
         Self {
@@ -113,6 +116,12 @@ impl Proxy {
         self.shared.lock().unwrap().connections
     }
 
+    /// How often commands that concern events were passed on so far: the server has them, though it
+    /// may not have read them.
+    pub(crate) fn passed(&self) -> u32 {
+        self.shared.lock().unwrap().passed
+    }
+
     fn set(&self, mode: Mode) {
         self.shared.lock().unwrap().mode = mode;
     }
@@ -154,6 +163,7 @@ async fn serve(mut client: TcpStream, mut server: UnixStream, shared: &Mutex<Sha
                 if !pass(&mut server, bytes).await {
                     return;
                 }
+                shared.lock().unwrap().passed += u32::from(event);
             }
             read = server.read(&mut reply) => {
                 let Some(bytes) = some(&reply, read) else { return };

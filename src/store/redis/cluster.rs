@@ -1,6 +1,6 @@
 //! Sends each command to the node of a cluster that has its key.
 //!
-//! The client could do so too. But it repeats commands without a limit that we know, sends
+//! The `redis` crate could do so too. But it repeats commands without a limit that we know, sends
 //! `ASKING` apart from the command it is for on a connection that others share, does not look for
 //! another primary while the old one is silent, and holds up the whole cluster while it looks. Here
 //! each node has a connection that is cared for like that of a single server ([`Own`]).

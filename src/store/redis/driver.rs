@@ -1,9 +1,9 @@
 //! The task of one connection: it lets commands that many requests have at the same time go out in
 //! one write.
 //!
-//! The client has such a task too. On a runtime with several threads it writes each command on its
-//! own, and a reply takes two queues and a wake-up more on its way. So the client packs the commands
-//! here, and parses the replies, and the rest is ours.
+//! A connection of the `redis` crate has such a task too. On a runtime with several threads that one
+//! writes each command on its own, and a reply takes two queues and a wake-up more on its way. So the
+//! crate packs the commands here, and parses the replies, and the rest is ours.
 
 use std::{
     collections::VecDeque,
@@ -28,7 +28,7 @@ use super::{
 
 /// How many commands go out in one write at most: the first reply waits until the server has read
 /// the last of them.
-const COMMANDS: usize = 64;
+const MOST_PER_WRITE: usize = 64;
 
 /// Writes what is in the queue, and hands out the replies. Ends when the connection breaks.
 ///
@@ -40,7 +40,7 @@ const COMMANDS: usize = 64;
 /// Where it is not to `coalesce`, it never waits, and writes each command on its own.
 pub(super) struct Driver {
     replies: Replies,
-    stream: WriteHalf<Stream>,
+    writing: WriteHalf<Stream>,
     queue: Arc<Queue>,
     coalesce: bool,
     early_timer: EarlyTimer,
@@ -75,14 +75,14 @@ struct Waiting {
 
 impl Driver {
     /// How many commands wait for replies at most. What comes then stays in the queue until there
-    /// are some.
-    pub(super) const MOST: usize = 4096;
+    /// is room.
+    const MOST_WAITING: usize = 4096;
 
     pub(super) fn new(stream: Stream, queue: Arc<Queue>, coalesce: bool) -> Self {
-        let (reading, stream) = split(stream);
+        let (reading, writing) = split(stream);
         Self {
             replies: replies(reading),
-            stream,
+            writing,
             queue,
             coalesce,
             early_timer: EarlyTimer::new(),
@@ -103,13 +103,13 @@ impl Driver {
     }
 
     fn is_full(&self) -> bool {
-        self.waiting.len() >= Self::MOST
+        self.waiting.len() >= Self::MOST_WAITING
     }
 
     /// Writes what is in the queue, as far as there is room. Ready only with an error.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            if let Err(error) = ready!(self.outgoing.write(Pin::new(&mut self.stream), cx)) {
+            if let Err(error) = ready!(self.outgoing.write(Pin::new(&mut self.writing), cx)) {
                 return Poll::Ready(error);
             }
             if !self.fill(cx) {
@@ -120,8 +120,8 @@ impl Driver {
 
     /// Packs commands that are next. `false`: there is none, or no room.
     fn fill(&mut self, cx: &mut Context<'_>) -> bool {
-        let most = if self.coalesce { COMMANDS } else { 1 };
-        let most = most.min(Self::MOST - self.waiting.len());
+        let most = if self.coalesce { MOST_PER_WRITE } else { 1 };
+        let most = most.min(Self::MOST_WAITING - self.waiting.len());
         if most == 0 || !self.queue.take(most, &mut self.taken, cx) {
             return false;
         }
@@ -166,8 +166,9 @@ impl Driver {
                 Some(Err(error)) => return Poll::Ready(error),
                 None => return Poll::Ready(broken()),
             };
+            // A reply that nobody asked for: those that come next would go to the wrong ones.
             let Some(mut next) = self.waiting.pop_front() else {
-                return Poll::Ready(unasked());
+                return Poll::Ready(broken());
             };
             let is_error = matches!(reply, Value::ServerError(_));
             if next.asking {
@@ -211,6 +212,8 @@ impl Future for Driver {
             (Poll::Ready(error), _) => error,
             (_, Poll::Ready(error)) => error.into(),
             _ => {
+                // The next reply wakes this task, and so does room for what is being written or else
+                // the next command; but where it was full, it has not asked the queue.
                 if was_full && !self.is_full() {
                     cx.waker().wake_by_ref();
                 }
@@ -256,10 +259,6 @@ impl Outgoing {
         }
         Poll::Ready(Ok(()))
     }
-}
-
-fn unasked() -> RedisError {
-    io::Error::new(io::ErrorKind::InvalidData, "a reply that nobody asked for").into()
 }
 
 #[cfg(test)]

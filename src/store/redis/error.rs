@@ -39,14 +39,14 @@ impl RedisStoreError {
         self.code.as_deref()
     }
 
-    /// Sorts an error that the client gave for a command.
+    /// Sorts an error that the connection gave for a command, one of the user's included.
     pub(super) fn new(error: &RedisError) -> Self {
         let (kind, may_have_landed, broken) = match error.kind() {
             ErrorKind::Io if error.is_timeout() => (StoreErrorKind::TimedOut, true, true),
             ErrorKind::Io => (StoreErrorKind::Unreachable, true, true),
             ErrorKind::Parse => (StoreErrorKind::BadReply, true, true),
             ErrorKind::AuthenticationFailed => (StoreErrorKind::Denied, false, false),
-            // What the client found out before it sent anything.
+            // What the `redis` crate found out before it sent anything.
             ErrorKind::InvalidClientConfig | ErrorKind::Client | ErrorKind::EmptySentinelList => {
                 (StoreErrorKind::Unreachable, false, false)
             }

@@ -101,7 +101,7 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// - **TLS** (feature `tls`): rustls, with the authorities that the system trusts, or
 ///   [those named](RedisStoreBuilder::authorities). If the application has not installed a
 ///   cryptography provider of rustls by the first connection, it is ring.
-/// - [`new`](Self::new) takes the client's own connection to a cluster as well. It repeats commands
+/// - [`new`](Self::new) takes the `redis` crate's own connection to a cluster as well. It repeats commands
 ///   by itself, which does no harm, but does not look for another primary while one is silent.
 ///
 /// # The server

@@ -62,7 +62,7 @@ impl Server {
         Ok(wire)
     }
 
-    /// Logs in. The client would do so too, but drops what the server says.
+    /// Logs in. The `redis` crate would do so too, but drops what the server says.
     async fn log_in(&self, wire: &Wire) -> Result<(), RedisStoreError> {
         let login = &self.access.login;
         let Some(password) = &login.password else {
@@ -111,7 +111,7 @@ impl Server {
     }
 }
 
-/// The client's details may repeat parts of the URL, and with them the password.
+/// The details of the error may repeat parts of the URL, and with them the password.
 pub(super) fn malformed(error: &RedisError) -> RedisStoreError {
     let text = if error.detail().is_none() {
         format!("the URL of the server: {error}")

@@ -92,7 +92,7 @@ fn node(parts: Value, asked: &str) -> Option<Arc<str>> {
 }
 
 fn number(value: Value) -> Option<u16> {
-    // The client itself would cut off what is too much.
+    // The `redis` crate itself would cut off what is too much.
     let number: i64 = redis::from_redis_value(value).ok()?;
     u16::try_from(number).ok()
 }

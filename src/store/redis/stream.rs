@@ -1,6 +1,6 @@
 //! The way to a server.
 //!
-//! The client would connect too, but then also drives its connections by itself.
+//! The `redis` crate would connect too, but then also drives its connections by itself.
 
 use std::{io, pin::Pin};
 

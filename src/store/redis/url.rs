@@ -18,7 +18,7 @@ pub(super) struct Url {
 
 /// Where the servers are. Addresses are `host[:port]`.
 pub(super) enum Place {
-    /// The URL of one server, as the client understands it.
+    /// The URL of one server, as the `redis` crate understands it.
     Server(String),
     #[cfg(feature = "cluster")]
     Cluster(Vec<String>),
