@@ -184,10 +184,11 @@ pub enum Duplicate {
     /// the server makes. Anybody who can read the store can read the answers.
     ///
     /// An answer makes its record longer by its size in bytes, up to three times that for a body
-    /// that is not text. A [`MemoryStore`](crate::MemoryStore), and the memory of a
-    /// [`Fallback`](crate::Fallback), count records and not their size. What could not be written
-    /// yet counts towards [`Limits::bytes`](crate::Limits::bytes), and is written without the
-    /// answer at the cap.
+    /// that is not text. What is kept in this process is bounded in bytes, and at the cap the
+    /// record stays without its answer: in a
+    /// [`MemoryStore`](crate::MemoryStore::max_answer_bytes), in a [`Fallback`](crate::Fallback),
+    /// in [`Cached`](crate::Cached::max_bytes), and what could not be written yet, by
+    /// [`Limits::bytes`](crate::Limits::bytes).
     ///
     /// [telegram]: https://core.telegram.org/bots/api#making-requests-when-getting-updates
     /// [hop]: https://www.rfc-editor.org/rfc/rfc9110#section-7.6.1

@@ -242,6 +242,37 @@ async fn the_memory_store_stays_within_its_cap() {
     assert!(store.len() > 19_000);
 }
 
+/// R50: nothing else sweeps.
+#[tokio::test(start_paused = true)]
+async fn what_ran_out_goes_as_the_memory_store_is_used() {
+    const EVENTS: usize = 300;
+    let store = MemoryStore::with_capacity(1_000);
+    let by = Instant::now();
+    let acquire = async |name: &str| {
+        for n in 0..EVENTS {
+            let (key, token) = (Key::new("t", format!("{name}{n}")), Token::random());
+            store.acquire(&key, token, secs(30), by).await.unwrap();
+            match n % 3 {
+                0 => {
+                    let record = Record::new(Some(200), None);
+                    let completed = store.complete(&key, token, &record, secs(30), by).await;
+                    completed.unwrap();
+                }
+                1 => {
+                    let release = Release::Failed { status: None };
+                    let released = store.release(&key, token, release, secs(30), by).await;
+                    released.unwrap();
+                }
+                _ => {}
+            }
+        }
+    };
+    acquire("old").await;
+    sleep(secs(31)).await;
+    acquire("new").await;
+    assert_eq!(store.len(), EVENTS);
+}
+
 /// R50: through the layer, and with what is done outliving what failed.
 #[tokio::test(start_paused = true)]
 async fn at_the_cap_failed_events_are_forgotten_first() {

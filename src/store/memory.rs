@@ -1,7 +1,8 @@
 //! A store in this process's own memory.
 
+mod shard;
+
 use std::{
-    collections::BTreeMap,
     error::Error,
     fmt,
     sync::{Arc, MutexGuard},
@@ -10,10 +11,11 @@ use std::{
 
 use tokio::time::Instant;
 
+use self::shard::Shard;
 use super::{
     Acquire, Entry, LeaseStore, Record, Release, StoreError, StoreErrorKind, Token, shards::Shards,
 };
-use crate::{Key, identity::KeyMap};
+use crate::Key;
 
 /// A [`LeaseStore`] in the memory of this one process: no other process sees it, and a restart
 /// forgets it.
@@ -26,15 +28,25 @@ use crate::{Key, identity::KeyMap};
 /// displaced. Where all are running, acquiring is an error of the kind
 /// [`OutOfMemory`](StoreErrorKind::OutOfMemory).
 ///
+/// The answers that are kept for duplicates, where that is
+/// [asked for](crate::Duplicate::Replay), take at most [`max_answer_bytes`](Self::max_answer_bytes)
+/// in all. At the cap the answers that would run out first go. Their events stay completed:
+/// duplicates get the plain 200.
+///
 /// Clones share their entries.
 #[derive(Clone)]
 pub struct MemoryStore {
     shards: Arc<Shards<Shard>>,
+    /// What it was made with.
+    capacity: usize,
 }
 
 impl MemoryStore {
     /// How many entries [`new`](Self::new) makes room for: 100 000, some 50 MB.
     pub const DEFAULT_CAPACITY: usize = 100_000;
+
+    /// How many bytes of answers are kept, where nothing else is said: 64 MiB.
+    pub const DEFAULT_ANSWER_BYTES: usize = 64 * 1024 * 1024;
 
     /// An empty store with room for [`DEFAULT_CAPACITY`](Self::DEFAULT_CAPACITY) entries.
     #[must_use]
@@ -56,16 +68,33 @@ impl MemoryStore {
             capacity > 0,
             "a memory store needs room for at least one entry"
         );
-        let shards = Shards::new(capacity, |shards| Shard::new(capacity / shards));
+        Self::empty(capacity, Self::DEFAULT_ANSWER_BYTES)
+    }
+
+    /// An empty store of the same capacity, in which the answers to completed events take at most so
+    /// many bytes, by an estimate; none is kept with zero.
+    ///
+    /// Each shard has an equal part of them: an answer that is larger than that is not kept.
+    ///
+    /// Defaults to [`DEFAULT_ANSWER_BYTES`](Self::DEFAULT_ANSWER_BYTES), which are 1 MiB in each of 64
+    /// shards.
+    #[must_use]
+    pub fn max_answer_bytes(self, bytes: usize) -> Self {
+        Self::empty(self.capacity, bytes)
+    }
+
+    fn empty(capacity: usize, answer_bytes: usize) -> Self {
+        let shard = |shards| Shard::new(capacity / shards, answer_bytes / shards);
         Self {
-            shards: Arc::new(shards),
+            shards: Arc::new(Shards::new(capacity, shard)),
+            capacity,
         }
     }
 
     /// How many entries there are, those whose time is over but which are not yet removed included.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shards.all().map(|shard| shard.slots.len()).sum()
+        self.shards.all().map(|shard| shard.len()).sum()
     }
 
     /// Whether there are none.
@@ -254,93 +283,5 @@ impl LeaseStore for MemoryStore {
             return Ok(false);
         }
         Ok(shard.remove(key))
-    }
-}
-
-/// Some of the entries, and the order in which each kind of them runs out.
-struct Shard {
-    capacity: usize,
-    slots: KeyMap<Slot>,
-    running: Queue,
-    failed: Queue,
-    done: Queue,
-    /// Tells apart what runs out at the same moment.
-    count: u64,
-}
-
-type Queue = BTreeMap<(Instant, u64), Key>;
-
-struct Slot {
-    entry: Entry,
-    place: (Instant, u64),
-}
-
-impl Shard {
-    fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            slots: KeyMap::default(),
-            running: Queue::new(),
-            failed: Queue::new(),
-            done: Queue::new(),
-            count: 0,
-        }
-    }
-
-    fn get(&self, key: &Key) -> Option<&Entry> {
-        self.slots.get(key).map(|slot| &slot.entry)
-    }
-
-    fn queue(&mut self, entry: &Entry) -> &mut Queue {
-        match entry {
-            Entry::Running { .. } => &mut self.running,
-            Entry::Failed { .. } => &mut self.failed,
-            Entry::Done { .. } => &mut self.done,
-        }
-    }
-
-    fn put(&mut self, key: &Key, entry: Entry, until: Instant) -> Result<(), MemoryStoreError> {
-        if !self.remove(key) && self.slots.len() >= self.capacity {
-            self.displace()?;
-        }
-        self.count += 1;
-        let place = (until, self.count);
-        self.queue(&entry).insert(place, key.clone());
-        self.slots.insert(key.clone(), Slot { entry, place });
-        Ok(())
-    }
-
-    fn remove(&mut self, key: &Key) -> bool {
-        let Some(Slot { entry, place }) = self.slots.remove(key) else {
-            return false;
-        };
-        self.queue(&entry).remove(&place);
-        true
-    }
-
-    /// Makes room for one entry.
-    fn displace(&mut self) -> Result<(), MemoryStoreError> {
-        let first = self.failed.pop_first().or_else(|| self.done.pop_first());
-        let (_, key) = first.ok_or(MemoryStoreError)?;
-        self.slots.remove(&key);
-        Ok(())
-    }
-
-    /// Removes the entry of this key if its time is over, and a few others whose time is, so that
-    /// the shard shrinks as it is used and no call pays for many.
-    fn expire(&mut self, key: &Key, now: Instant) {
-        if self.slots.get(key).is_some_and(|slot| slot.place.0 <= now) {
-            self.remove(key);
-        }
-        for queue in [&mut self.running, &mut self.failed, &mut self.done] {
-            for _ in 0..2 {
-                match queue.first_entry() {
-                    Some(first) if first.key().0 <= now => {
-                        self.slots.remove(&first.remove());
-                    }
-                    _ => break,
-                }
-            }
-        }
     }
 }

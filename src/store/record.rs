@@ -132,7 +132,16 @@ impl Record {
 
     /// How much memory it takes.
     pub(super) fn size(&self) -> usize {
-        size_of::<Self>() + self.answer().map_or(0, StoredAnswer::size)
+        size_of::<Self>() + self.answer_size()
+    }
+
+    /// How much of that its answer takes.
+    pub(super) fn answer_size(&self) -> usize {
+        self.answer().map_or(0, StoredAnswer::size)
+    }
+
+    pub(super) fn drop_answer(&mut self) {
+        self.answer = None;
     }
 }
 

@@ -79,7 +79,8 @@ impl Faulty {
         Self::to(tower_webhook_dedup::MemoryStore::new())
     }
 
-    fn to(inner: tower_webhook_dedup::MemoryStore) -> Self {
+    /// In front of this store.
+    pub(crate) fn to(inner: tower_webhook_dedup::MemoryStore) -> Self {
         Self::of(Trouble {
             inner,
             plan: Arc::new(Mutex::new(Arc::new(|_: &Call| Fault::None))),

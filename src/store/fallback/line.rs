@@ -81,6 +81,20 @@ impl Known {
 }
 
 impl What {
+    /// How much memory the answer in it takes.
+    pub(super) fn answer_size(&self) -> usize {
+        match self {
+            Self::Done(record) => record.answer_size(),
+            _ => 0,
+        }
+    }
+
+    pub(super) fn drop_answer(&mut self) {
+        if let Self::Done(record) = self {
+            record.drop_answer();
+        }
+    }
+
     /// Which are carried first: what makes room for the others.
     pub(super) const fn rank(&self) -> u8 {
         match self {

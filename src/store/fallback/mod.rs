@@ -88,8 +88,10 @@ pub use self::error::FallbackError;
 ///
 /// This process keeps its last [`completions`](Self::completions) (10 000), 65 536 live leases and
 /// 4 096 releases to carry back. At the cap the oldest completion or release goes, and a new lease
-/// is not carried back: the primary then does not learn of it. The memory of the secondary is its
-/// own to bound; what it displaces is forgotten here as well.
+/// is not carried back: the primary then does not learn of it. The answers that those completions
+/// [keep for duplicates](crate::Duplicate::Replay) take 64 MiB at most; beyond that the oldest go, and
+/// their events are carried back without. The memory of the secondary is its own to bound; what it
+/// displaces is forgotten here as well.
 #[must_use]
 pub struct Fallback<P: LeaseStore, S: LeaseStore> {
     shared: Arc<Shared<P, S>>,

@@ -17,6 +17,9 @@ use crate::{Acquire, Key, Record, Release, Token, store::after};
 /// At the cap a new lease is not carried back.
 const MOST_LEASES: usize = 65_536;
 
+/// At the cap the oldest answers go, and their events are done without.
+const MOST_ANSWER_BYTES: usize = 64 * 1024 * 1024;
+
 /// At the cap the oldest is let go: its lease runs out.
 const MOST_ERRANDS: usize = 4096;
 
@@ -38,6 +41,9 @@ pub(super) struct Book {
     overruled: Tally,
     /// Completions, oldest first; some may be gone.
     done: VecDeque<Token>,
+    /// Those of them that came with an answer.
+    answered: VecDeque<Token>,
+    answer_bytes: usize,
     /// Releases and the like, oldest first; some may be gone.
     errands: VecDeque<Token>,
     leases: usize,
@@ -108,12 +114,26 @@ impl Book {
         let is_done = |line: &Line| matches!(line.what, What::Done(_));
         if !self.lines.get(&token).is_some_and(is_done) {
             self.done.push_back(token);
+            if record.answer().is_some() {
+                self.answered.push_back(token);
+            }
         }
         let until = after(Instant::now(), retention);
         self.write(key, token, What::Done(record), until, known);
+        while self.answer_bytes > MOST_ANSWER_BYTES
+            && let Some(oldest) = self.answered.pop_front()
+        {
+            if let Some(line) = self.lines.get_mut(&oldest) {
+                self.answer_bytes -= line.what.answer_size();
+                line.what.drop_answer();
+            }
+        }
         while self.done.len() > most
             && let Some(oldest) = self.done.pop_front()
         {
+            if self.answered.front() == Some(&oldest) {
+                self.answered.pop_front();
+            }
             if self.lines.get(&oldest).is_some_and(is_done)
                 && self.remove(oldest).is_some_and(|line| line.owed)
             {
@@ -247,6 +267,7 @@ impl Book {
             change: self.changes,
         };
         self.leases += usize::from(line.what.is_lease());
+        self.answer_bytes += line.what.answer_size();
         if line.is_local() {
             self.enter(key);
         }
@@ -300,6 +321,7 @@ impl Book {
     fn remove(&mut self, token: Token) -> Option<Line> {
         let line = self.lines.remove(&token)?;
         self.leases -= usize::from(line.what.is_lease());
+        self.answer_bytes -= line.what.answer_size();
         if line.is_local() {
             self.leave(&line.key);
         }
