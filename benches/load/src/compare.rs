@@ -8,7 +8,7 @@ use crate::{
     counts::{self, Counts},
     goals::Goals,
     lab::Lab,
-    latency::{self, Latency},
+    latency::{self, Latency, Medians},
     measure::{Kind, Load, Sample, measure},
     report::{
         section,
@@ -172,7 +172,8 @@ impl fmt::Display for Comparison {
         writeln!(
             f,
             "The round trip is a `PING` by `redis`' multiplexed connection, one at a time, in a \
-             process like the server, on its core and kind of runtime; the store's calls are made there, too.\n"
+             process like the server, on its core and kind of runtime; the store's calls are made there, \
+             too. README.md says what keeps the cores awake, and why.\n"
         )?;
         section(f, "Goals", &Goals::of(self).table())
     }
@@ -229,22 +230,23 @@ fn commands(sample: &Sample) -> String {
 }
 
 fn one_connection(latency: &Latency) -> Table {
-    let mut table = Table::new(&["what", "p50 µs"]);
-    let rows = [
-        ("a round trip to Redis, alone", latency.round_trip),
-        ("`RedisStore` alone, acquire", latency.duplicate_call),
-        (
-            "`RedisStore` alone, acquire and complete",
-            latency.first_calls,
-        ),
-        ("bare axum", latency.bare),
-        ("layer, first delivery", latency.first),
-        ("– over bare axum", latency.first_over_bare()),
-        ("layer, duplicate", latency.duplicate),
-        ("– over bare axum", latency.duplicate_over_bare()),
-    ];
-    for (what, micros) in rows {
-        table.row([what.to_owned(), format!("{micros:.0}")]);
-    }
+    let ways = [Some(&latency.halting), latency.awake.as_ref()];
+    let ways: Vec<_> = ways.into_iter().flatten().collect();
+    let heads = ["p50 µs", "cores kept awake"];
+    let mut table = Table::new(&[&["what"], &heads[..ways.len()]].concat());
+    let mut row = |what: &str, figure: fn(&Medians) -> f64| {
+        let figures = ways.iter().map(|way| format!("{:.0}", figure(way)));
+        table.row([what.to_owned()].into_iter().chain(figures));
+    };
+    row("a round trip to Redis, alone", |it| it.round_trip);
+    row("`RedisStore` alone, acquire", |it| it.duplicate_call);
+    row("`RedisStore` alone, acquire and complete", |it| it.first_calls);
+    row("bare axum", |it| it.bare);
+    row("hand-rolled `SET NX EX`, first delivery", |it| it.by_hand);
+    row("– over bare axum", |it| it.over_bare(it.by_hand));
+    row("layer, first delivery", |it| it.first);
+    row("– over bare axum", |it| it.over_bare(it.first));
+    row("layer, duplicate", |it| it.duplicate);
+    row("– over bare axum", |it| it.over_bare(it.duplicate));
     table
 }

@@ -10,16 +10,29 @@ use tower_webhook_dedup::{BodyHash, Key, LeaseStore, Record, RedisStore, Token};
 use crate::{
     Options, Result,
     lab::Lab,
+    machine::Cores,
     measure::{Kind, Load, measure, median},
     process::Process,
     servers::{Running, Server},
 };
 
-/// Medians, in microseconds.
+/// What was measured on idle cores, in two ways.
 #[derive(Debug)]
 pub(crate) struct Latency {
+    /// The system halts a core that has nothing to do, as it does everywhere. In a virtual machine
+    /// that is a way to the hypervisor and back each time that something is waited for.
+    pub(crate) halting: Medians,
+    /// Something of the least priority runs on the cores all the time. `None` where none is pinned.
+    pub(crate) awake: Option<Medians>,
+}
+
+/// In microseconds.
+#[derive(Debug)]
+pub(crate) struct Medians {
     /// The p50 of a request to bare axum.
     pub(crate) bare: f64,
+    /// Of a first delivery to what is written by hand, which asks Redis once.
+    pub(crate) by_hand: f64,
     pub(crate) first: f64,
     pub(crate) duplicate: f64,
     /// The p50 of a `PING` from a process like the server, on the server's core.
@@ -30,44 +43,65 @@ pub(crate) struct Latency {
     pub(crate) duplicate_call: f64,
 }
 
-impl Latency {
-    pub(crate) fn first_over_bare(&self) -> f64 {
-        self.first - self.bare
-    }
-
-    pub(crate) fn duplicate_over_bare(&self) -> f64 {
-        self.duplicate - self.bare
+impl Medians {
+    pub(crate) fn over_bare(&self, p50: f64) -> f64 {
+        p50 - self.bare
     }
 }
 
 /// There are so many rounds in place of each that was asked for, and each is that much shorter: a
 /// neighbour of this machine that is busy for some seconds then disturbs all that is compared.
-const SHORTER: u32 = 3;
+const SHORTER: u32 = 2;
 
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
-    let (mut bare, mut first, mut duplicate) = (vec![], vec![], vec![]);
-    let mut alone = [vec![], vec![], vec![]];
+    let (mut halting, mut awake) = (vec![], vec![]);
     for _ in 0..options.rounds * SHORTER {
-        bare.push(p50(lab, options, Server::Bare, Kind::First)?);
-        first.push(p50(lab, options, Server::Layer, Kind::First)?);
-        duplicate.push(p50(lab, options, Server::Layer, Kind::Duplicate)?);
-        let core = lab.cores.map(|cores| cores.server);
-        let mut process = Process::start(core, &["round-trip", &lab.redis.url()])?;
-        for figures in &mut alone {
-            let nanos: f64 = process.line()?.parse()?;
-            figures.push(nanos / 1e3);
+        halting.push(round(lab, options)?);
+        if let Some(Cores { server, load }) = lab.cores {
+            let keep_awake = |core| Process::start(Some(core), &["keep-awake"]);
+            let _until_measured = (keep_awake(server)?, keep_awake(load)?);
+            awake.push(round(lab, options)?);
         }
-        lab.redis.flush()?;
     }
-    let median = |figures: Vec<f64>| median(figures.into_iter());
-    let [round_trip, first_calls, duplicate_call] = alone.map(median);
     Ok(Latency {
-        bare: median(bare),
-        first: median(first),
-        duplicate: median(duplicate),
-        round_trip,
-        first_calls,
-        duplicate_call,
+        halting: Medians::of(&halting),
+        awake: (!awake.is_empty()).then(|| Medians::of(&awake)),
+    })
+}
+
+impl Medians {
+    fn of(rounds: &[Self]) -> Self {
+        let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure));
+        Self {
+            bare: of(|it| it.bare),
+            by_hand: of(|it| it.by_hand),
+            first: of(|it| it.first),
+            duplicate: of(|it| it.duplicate),
+            round_trip: of(|it| it.round_trip),
+            first_calls: of(|it| it.first_calls),
+            duplicate_call: of(|it| it.duplicate_call),
+        }
+    }
+}
+
+fn round(lab: &mut Lab, options: &Options) -> Result<Medians> {
+    let mut p50 = |server, kind| p50(lab, options, server, kind);
+    let bare = p50(Server::Bare, Kind::First)?;
+    let by_hand = p50(Server::HandRolled, Kind::First)?;
+    let first = p50(Server::Layer, Kind::First)?;
+    let duplicate = p50(Server::Layer, Kind::Duplicate)?;
+
+    let core = lab.cores.map(|cores| cores.server);
+    let mut process = Process::start(core, &["round-trip", &lab.redis.url()])?;
+    let mut micros = || Result::Ok(process.line()?.parse::<f64>()? / 1e3);
+    Ok(Medians {
+        bare,
+        by_hand,
+        first,
+        duplicate,
+        round_trip: micros()?,
+        first_calls: micros()?,
+        duplicate_call: micros()?,
     })
 }
 

@@ -1,10 +1,14 @@
 //! What the test runs on, read from `/proc`.
 
-use std::{fs, process::Command, time::Duration};
+use std::{convert::Infallible, fs, hint, process::Command, time::Duration};
 
 use rustix::{
     process::{Resource, Rlimit, getrlimit, setrlimit},
     thread::{CpuSet, sched_getaffinity, sched_setaffinity},
+};
+use thread_priority::{
+    NormalThreadSchedulePolicy::Idle, ThreadPriority, ThreadSchedulePolicy,
+    set_thread_priority_and_policy, thread_native_id,
 };
 
 use crate::Result;
@@ -35,6 +39,20 @@ pub(crate) fn pin(core: usize) -> Result<()> {
     let mut cores = CpuSet::new();
     cores.set(core);
     Ok(sched_setaffinity(None, &cores)?)
+}
+
+/// Runs for as long as nothing else wants the core, so that it is never halted: all others come
+/// before `SCHED_IDLE`, at once.
+pub(crate) fn keep_awake() -> Result<Infallible> {
+    set_thread_priority_and_policy(
+        thread_native_id(),
+        ThreadPriority::Min,
+        ThreadSchedulePolicy::Normal(Idle),
+    )
+    .map_err(|error| format!("no idle scheduling: {error:?}"))?;
+    loop {
+        hint::spin_loop();
+    }
 }
 
 /// Lets this process and its children have as many open files as the system allows: a thousand

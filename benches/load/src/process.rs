@@ -24,8 +24,10 @@ pub(crate) enum Role {
     Redis { program: String, port: u16 },
     /// Is a server under test, and prints its port.
     Serve { server: Server, redis: String },
-    /// Prints how long a bare round trip to Redis takes, in nanoseconds.
+    /// Prints how long round trips to Redis take, in nanoseconds.
     RoundTrip { redis: String },
+    /// Keeps its core from being halted.
+    KeepAwake,
     /// Completes events in a store, and prints the bytes that they take.
     Fill {
         store: Store,
@@ -51,6 +53,7 @@ impl Role {
             }
             Self::Serve { server, redis } => servers::serve(server, &redis),
             Self::RoundTrip { redis } => latency::round_trips(&redis),
+            Self::KeepAwake => machine::keep_awake().map(|never| match never {}),
             Self::Fill {
                 store,
                 events,
