@@ -2,12 +2,7 @@
 
 #[cfg(feature = "test-util")]
 use std::pin::Pin;
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
@@ -266,8 +261,7 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// Whether this namespace was not yet told of.
     pub(crate) fn is_news(&self, namespace: Option<&Arc<str>>) -> bool {
-        let namespaces = &self.shared.namespaces;
-        let mut namespaces = namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut namespaces = self.shared.namespaces.lock();
         namespaces.insert(namespace.cloned())
     }
 

@@ -8,7 +8,7 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -26,7 +26,7 @@ use super::{
     slots::{Redirect, Slots, slot_of},
     target::Target,
 };
-use crate::{Key, StoreError, StoreErrorKind};
+use crate::{Key, StoreError, StoreErrorKind, mutex::Mutex};
 
 /// A cluster, of which some nodes are known from the start.
 pub(super) struct Cluster {
@@ -138,7 +138,7 @@ impl Cluster {
     pub(super) async fn known(self: &Arc<Self>, by: Instant) -> Result<(), RedisStoreError> {
         loop {
             let Some(look) = self.look() else {
-                if self.lock().slots.is_some() {
+                if self.state.lock().slots.is_some() {
                     return Ok(());
                 }
                 // The last look was in vain, and just now.
@@ -163,12 +163,12 @@ impl Cluster {
     }
 
     fn known_owner(&self, slot: u16) -> Option<Arc<str>> {
-        self.lock().slots.as_ref()?.owner(slot).cloned()
+        self.state.lock().slots.as_ref()?.owner(slot).cloned()
     }
 
     /// The connection to a node.
     fn node(&self, address: &Arc<str>) -> Result<Arc<Own>, RedisStoreError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(own) = state.nodes.get(address) {
             return Ok(Arc::clone(own));
         }
@@ -179,7 +179,7 @@ impl Cluster {
     }
 
     fn moved(self: &Arc<Self>, slot: u16, to: &Arc<str>) {
-        if let Some(slots) = &mut self.lock().slots {
+        if let Some(slots) = &mut self.state.lock().slots {
             slots.moved(slot, Arc::clone(to));
         }
         // Others have moved too, most likely.
@@ -189,7 +189,7 @@ impl Cluster {
     /// Starts to look where the keys are, if nobody does; `None` if somebody just has.
     fn look(self: &Arc<Self>) -> Option<Look> {
         let now = Instant::now();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(look) = &state.look
             && now < look.over
             && look.outcome.has_changed().is_ok()
@@ -212,7 +212,7 @@ impl Cluster {
     async fn ask_around(self: Arc<Self>, sender: watch::Sender<Outcome>) {
         let answer = self.first_answer().await;
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.look.as_ref();
             if !current.is_some_and(|look| look.outcome.same_channel(&sender.subscribe())) {
@@ -226,7 +226,7 @@ impl Cluster {
     }
 
     fn learn(&self, slots: Slots) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let known: BTreeSet<_> = slots.nodes().chain(&self.seeds).cloned().collect();
         state.nodes.retain(|address, _| known.contains(address));
         state.slots = Some(slots);
@@ -236,7 +236,7 @@ impl Cluster {
     async fn first_answer(&self) -> Result<Slots, RedisStoreError> {
         let by = Instant::now() + self.access.connect_timeout;
         let mut addresses: Vec<_> = {
-            let state = self.lock();
+            let state = self.state.lock();
             let known = state.slots.iter().flat_map(Slots::nodes);
             let all: BTreeSet<_> = known.chain(&self.seeds).cloned().collect();
             all.into_iter().collect()
@@ -271,7 +271,7 @@ impl Cluster {
     /// The primaries, and what is known of the others.
     pub(super) fn primaries(&self) -> Vec<(Arc<str>, Arc<Own>)> {
         let addresses: BTreeSet<_> = {
-            let state = self.lock();
+            let state = self.state.lock();
             let slots = state.slots.as_ref();
             slots
                 .into_iter()
@@ -288,14 +288,9 @@ impl Cluster {
 
     /// How many slots nobody has, and whether there are replicas.
     pub(super) fn shape(&self) -> Option<(u32, bool)> {
-        let state = self.lock();
+        let state = self.state.lock();
         let slots = state.slots.as_ref()?;
         Some((slots.uncovered(), slots.has_replicas()))
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

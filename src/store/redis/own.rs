@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
@@ -21,7 +21,7 @@ use super::{
     target::Target,
     wire::Wire,
 };
-use crate::{StoreError, StoreErrorKind};
+use crate::{StoreError, StoreErrorKind, mutex::Mutex};
 
 /// One connection that all calls share, made by the first of them.
 pub(super) struct Own {
@@ -133,7 +133,7 @@ impl Own {
         };
         {
             let now = Instant::now();
-            let mut looked = looked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut looked = looked.lock();
             if now < *looked + Self::LOOKS_EVERY {
                 return;
             }
@@ -164,7 +164,7 @@ impl Own {
             _ => {
                 link.timeouts.store(0, Ordering::Relaxed);
                 if !link.proven.swap(true, Ordering::Relaxed) {
-                    let mut state = self.lock();
+                    let mut state = self.state.lock();
                     state.failures = 0;
                     state.pause = None;
                 }
@@ -174,7 +174,7 @@ impl Own {
 
     /// Gives the connection up, so that the next call makes another.
     fn discard(&self, link: &Arc<Link>, error: &RedisStoreError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.link.as_ref().is_some_and(|it| Arc::ptr_eq(it, link)) {
             return;
         }
@@ -217,7 +217,7 @@ impl Own {
 
     /// Starts to connect if nobody does.
     fn link_or_attempt(self: &Arc<Self>) -> Result<Ready, RedisStoreError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(link) = &state.link {
             return Ok(Ready::Link(Arc::clone(link)));
         }
@@ -247,7 +247,7 @@ impl Own {
         let outcome = self.target.connect().await;
         let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.attempt.as_ref();
             if !current.is_some_and(|attempt| attempt.outcome.same_channel(&sender.subscribe())) {
@@ -260,11 +260,6 @@ impl Own {
             }
         }
         sender.send_replace(Some(outcome));
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
