@@ -293,9 +293,9 @@ impl<St: LeaseStore> Dedup<St> {
         // The lease counts from before the command is sent, not from its reply.
         let sent = Instant::now();
         let acquired = self.call_acquire(key, claim.token).await;
-        let begun = match acquired {
+        claim.live = acquired.as_ref().is_err_and(Error::may_have_landed);
+        Ok(match acquired {
             Ok(Acquire::Acquired { attempt }) => {
-                claim.live = false;
                 let lease = Lease::new(self.clone(), key.clone(), claim.token, attempt, sent);
                 self.settings.emit(&DedupEvent::Acquired {
                     key: key.clone(),
@@ -314,13 +314,8 @@ impl<St: LeaseStore> Dedup<St> {
             Ok(Acquire::InFlight { at_most, .. }) => Begun::InFlight {
                 retry_after: retry_after(at_most),
             },
-            Err(error) => {
-                claim.live = error.may_have_landed();
-                return Err((error, claim));
-            }
-        };
-        claim.live = false;
-        Ok(begun)
+            Err(error) => return Err((error, claim)),
+        })
     }
 
     /// For how long at most a run in this process holds the event.
