@@ -13,13 +13,11 @@ use std::{
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
     access::Access,
+    attempt::{Attempt, Attempting},
     error::RedisStoreError,
     own::Own,
     sending::{Reply, Sending},
@@ -40,21 +38,11 @@ struct State {
     nodes: HashMap<Arc<str>, Arc<Own>>,
     /// Whose keys are where, as far as we know.
     slots: Option<Slots>,
-    look: Option<Look>,
+    /// Asks the cluster where its keys are.
+    look: Option<Attempt<()>>,
     /// When the last look ended.
     looked: Option<Instant>,
 }
-
-/// A task that asks the cluster where its keys are. It is its own task so that a caller who gives
-/// up does not end it.
-#[derive(Clone)]
-struct Look {
-    outcome: watch::Receiver<Outcome>,
-    /// By then it is over, unless nobody drives its runtime.
-    over: Instant,
-}
-
-type Outcome = Option<Result<(), RedisStoreError>>;
 
 impl Cluster {
     /// How often one command is sent on to another node.
@@ -109,7 +97,7 @@ impl Cluster {
                         return Err(error);
                     }
                     if let Some(look) = look {
-                        look.over(by).await;
+                        look.outcome(by).await;
                     }
                     // Whether a command that may have landed is repeated is decided elsewhere.
                     match self.known_owner(slot) {
@@ -148,7 +136,7 @@ impl Cluster {
                 }
                 continue;
             };
-            if let Some(outcome) = look.over(by).await {
+            if let Some(outcome) = look.outcome(by).await {
                 return outcome;
             }
             tokio::task::yield_now().await;
@@ -187,42 +175,35 @@ impl Cluster {
     }
 
     /// Starts to look where the keys are, if nobody does; `None` if somebody just has.
-    fn look(self: &Arc<Self>) -> Option<Look> {
-        let now = Instant::now();
+    fn look(self: &Arc<Self>) -> Option<Attempt<()>> {
         let mut state = self.state.lock();
         if let Some(look) = &state.look
-            && now < look.over
-            && look.outcome.has_changed().is_ok()
+            && look.goes_on()
         {
             return Some(look.clone());
         }
-        if state.looked.is_some_and(|at| now < at + Self::PAUSE) {
+        if state.looked.is_some_and(|at| at.elapsed() < Self::PAUSE) {
             return None;
         }
-        let (sender, outcome) = watch::channel(None);
-        let look = Look {
-            outcome,
-            over: now + 2 * self.access.connect_timeout,
-        };
+        let (look, looking) = Attempt::new(2 * self.access.connect_timeout);
         state.look = Some(look.clone());
-        tokio::spawn(Arc::clone(self).ask_around(sender));
+        tokio::spawn(Arc::clone(self).ask_around(looking));
         Some(look)
     }
 
-    async fn ask_around(self: Arc<Self>, sender: watch::Sender<Outcome>) {
+    async fn ask_around(self: Arc<Self>, looking: Attempting<()>) {
         let answer = self.first_answer().await;
         {
             let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.look.as_ref();
-            if !current.is_some_and(|look| look.outcome.same_channel(&sender.subscribe())) {
+            if !current.is_some_and(|look| look.is_of(&looking)) {
                 return;
             }
             state.look = None;
             state.looked = Some(Instant::now());
         }
-        let outcome = answer.map(|slots| self.learn(slots));
-        sender.send_replace(Some(outcome));
+        looking.tell(answer.map(|slots| self.learn(slots)));
     }
 
     fn learn(&self, slots: Slots) {
@@ -291,18 +272,6 @@ impl Cluster {
         let state = self.state.lock();
         let slots = state.slots.as_ref()?;
         Some((slots.uncovered(), slots.has_replicas()))
-    }
-}
-
-impl Look {
-    /// Waits until it is over, but not longer than `by`.
-    async fn over(mut self, by: Instant) -> Outcome {
-        let finished = self.outcome.wait_for(Option::is_some);
-        match timeout_at(by.min(self.over), finished).await {
-            Ok(Ok(outcome)) => outcome.clone(),
-            // The time is over; or the task is gone with its runtime.
-            _ => None,
-        }
     }
 }
 

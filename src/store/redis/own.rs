@@ -10,12 +10,10 @@ use std::{
 };
 
 use redis::Value;
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
+    attempt::{Attempt, Attempting},
     error::RedisStoreError,
     sending::{Reply, Sending, Wait, answer},
     target::Target,
@@ -32,7 +30,7 @@ pub(super) struct Own {
 #[derive(Default)]
 struct State {
     link: Option<Arc<Link>>,
-    attempt: Option<Attempt>,
+    attempt: Option<Attempt<Arc<Link>>>,
     /// Connections in a row that did not come about or were of no use.
     failures: u32,
     /// Until then nobody connects, and calls get the error at once.
@@ -49,16 +47,6 @@ struct Link {
     /// Where it leads, if that may change, and when somebody last looked whether it has.
     place: Option<(String, Mutex<Instant>)>,
 }
-
-/// A task that connects. It is its own task so that a caller who gives up does not end it.
-#[derive(Clone)]
-struct Attempt {
-    outcome: watch::Receiver<Outcome>,
-    /// By then it is over, unless nobody drives its runtime.
-    over: Instant,
-}
-
-type Outcome = Option<Result<Arc<Link>, RedisStoreError>>;
 
 impl Own {
     /// After so many commands in a row without a reply a connection is given up.
@@ -194,15 +182,12 @@ impl Own {
     /// The current connection, or a new one if it comes about by then.
     async fn link(self: &Arc<Self>, by: Instant) -> Result<Arc<Link>, RedisStoreError> {
         loop {
-            let mut attempt = match self.link_or_attempt()? {
+            let attempt = match self.link_or_attempt()? {
                 Ready::Link(link) => return Ok(link),
                 Ready::Not(attempt) => attempt,
             };
-            let finished = attempt.outcome.wait_for(Option::is_some);
-            if let Ok(Ok(outcome)) = timeout_at(by.min(attempt.over), finished).await
-                && let Some(outcome) = outcome.as_ref()
-            {
-                return outcome.clone();
+            if let Some(outcome) = attempt.outcome(by).await {
+                return outcome;
             }
             // The time is over; or the task is gone with its runtime, and another is needed.
             tokio::task::yield_now().await;
@@ -221,36 +206,30 @@ impl Own {
         if let Some(link) = &state.link {
             return Ok(Ready::Link(Arc::clone(link)));
         }
-        let now = Instant::now();
         if let Some(attempt) = &state.attempt
-            && now < attempt.over
-            && attempt.outcome.has_changed().is_ok()
+            && attempt.goes_on()
         {
             return Ok(Ready::Not(attempt.clone()));
         }
         if let Some((until, error)) = &state.pause
-            && now < *until
+            && Instant::now() < *until
         {
             return Err(error.clone());
         }
-        let (sender, outcome) = watch::channel(None);
-        let attempt = Attempt {
-            outcome,
-            over: now + 2 * self.target.connect_timeout(),
-        };
+        let (attempt, attempting) = Attempt::new(2 * self.target.connect_timeout());
         state.attempt = Some(attempt.clone());
-        tokio::spawn(Arc::clone(self).connect(sender));
+        tokio::spawn(Arc::clone(self).connect(attempting));
         Ok(Ready::Not(attempt))
     }
 
-    async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
+    async fn connect(self: Arc<Self>, attempting: Attempting<Arc<Link>>) {
         let outcome = self.target.connect().await;
         let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
             let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.attempt.as_ref();
-            if !current.is_some_and(|attempt| attempt.outcome.same_channel(&sender.subscribe())) {
+            if !current.is_some_and(|attempt| attempt.is_of(&attempting)) {
                 return;
             }
             state.attempt = None;
@@ -259,13 +238,13 @@ impl Own {
                 Err(error) => state.fail(error.clone()),
             }
         }
-        sender.send_replace(Some(outcome));
+        attempting.tell(outcome);
     }
 }
 
 enum Ready {
     Link(Arc<Link>),
-    Not(Attempt),
+    Not(Attempt<Arc<Link>>),
 }
 
 impl Link {
