@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{BodyHash, Key, call::Call, identity::IdText};
+use crate::{BodyHash, Key, Record, call::Call, identity::IdText};
 
 /// The delivery that a handler is running, in the extensions of its request.
 ///
@@ -108,4 +108,12 @@ pub(crate) struct Identity {
     pub(crate) body_hash: BodyHash,
     /// The hash of method, path and query, where an answer may be kept for them.
     pub(crate) target: Option<BodyHash>,
+}
+
+impl Identity {
+    /// Whether the event was handled with another body.
+    pub(crate) fn is_changed(&self, record: &Record) -> bool {
+        let handled = record.body_hash();
+        handled.is_some_and(|handled| handled != self.body_hash)
+    }
 }

@@ -55,17 +55,11 @@ impl<St: LeaseStore> Guard<St> {
         record: Record,
     ) -> Response<ResponseBody<R>> {
         let replay = self.replay(identity, &record);
-        let outcome = self.duplicate_outcome(identity, record);
+        let body_changed = identity.is_changed(&record);
+        let outcome = self.rules.done(identity, record);
         if let Outcome::Refused(refusal) = outcome {
             return self.refuse(refusal);
         }
-        let body_changed = matches!(
-            outcome,
-            Outcome::Duplicate {
-                body_changed: true,
-                ..
-            }
-        );
         self.dedup.settings().emit(&DedupEvent::Duplicate {
             key: identity.key.clone(),
             body_changed,
@@ -73,21 +67,6 @@ impl<St: LeaseStore> Guard<St> {
         match replay {
             Some(replay) => self.rules.mark(reply::own(replay), outcome),
             None => self.success(request.into_blank(), outcome),
-        }
-    }
-
-    /// What becomes of a request whose event is done.
-    pub(crate) fn duplicate_outcome(&self, identity: &Identity, record: Record) -> Outcome {
-        let handled = record.body_hash();
-        let body_changed = handled.is_some_and(|handled| handled != identity.body_hash);
-        if body_changed && self.rules.refuses_changed() {
-            let key = identity.key.clone();
-            return Outcome::Refused(Refusal::BodyChanged { key });
-        }
-        Outcome::Duplicate {
-            record,
-            by_body: identity.by_body,
-            body_changed,
         }
     }
 

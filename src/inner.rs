@@ -6,6 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
+use futures_util::TryFutureExt;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
@@ -53,6 +54,14 @@ pub(crate) type InnerAnswer<S, B> =
 /// What came of a run of the inner service.
 pub(crate) type InnerEnded<S, B> =
     Ended<<S as Inner<B>>::Body, <S as Service<Request<RequestBody<B>>>>::Error>;
+
+/// The answer of the service as it goes out, without a run.
+pub(crate) fn forward<S: Inner<B>, B>(
+    service: S,
+    request: Request<RequestBody<B>>,
+) -> impl Future<Output = Answer<S, B>> {
+    oneshot(service, request).map_ok(|response| response.map(ResponseBody::inner))
+}
 
 /// Waits until the service is ready, and calls it. It is this request's own clone.
 pub(crate) const fn oneshot<S: Service<Q>, Q>(service: S, request: Q) -> Oneshot<S, Q> {

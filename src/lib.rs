@@ -134,6 +134,7 @@ mod guard;
 mod identity;
 mod inner;
 mod layer;
+mod mutex;
 mod outcome;
 mod policy;
 mod preset;

@@ -1,15 +1,11 @@
 //! Bodies that came more than once lately, and what was made of them.
 
-use std::{
-    fmt,
-    hash::BuildHasher,
-    sync::{Mutex, PoisonError},
-};
+use std::{fmt, hash::BuildHasher};
 
 use bytes::Bytes;
 use foldhash::quality::RandomState;
 
-use crate::{BodyHash, identity::IdText};
+use crate::{BodyHash, identity::IdText, mutex::Mutex};
 
 /// Longer bodies are not kept; with the text of an id that had to be made.
 const LONGEST: usize = 16 * 1024;
@@ -54,7 +50,7 @@ impl RecentBodies {
     pub(crate) fn look(&self, body: &Bytes) -> Option<Seen> {
         let (slot, fast_hash) = self.slot(body)?;
         let recent = {
-            let slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let slot = slot.lock();
             slot.as_ref()
                 .filter(|it| it.fast_hash == fast_hash)?
                 .clone()
@@ -68,7 +64,7 @@ impl RecentBodies {
         let Some((slot, fast_hash)) = self.slot(body) else {
             return;
         };
-        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut slot = slot.lock();
         // If it is another one with the same hash, it may stay.
         if slot.as_ref().is_some_and(|it| it.fast_hash == fast_hash) {
             return;
@@ -123,7 +119,7 @@ mod tests {
 
         // As if both had the same hash.
         let (_, fast_hash) = bodies.slot(&other).unwrap();
-        bodies.slots[0].lock().unwrap().as_mut().unwrap().fast_hash = fast_hash;
+        bodies.slots[0].lock().as_mut().unwrap().fast_hash = fast_hash;
         assert!(bodies.look(&other).is_none());
     }
 

@@ -1,6 +1,6 @@
 //! What the HTTP side of the layer is told.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use http::{
@@ -8,13 +8,16 @@ use http::{
 };
 
 use crate::{
-    BodyChanged, BodyHash, Duplicate, EventId, InFlight, Key, KeyBy, MissingId, NoId, OnDisconnect,
-    Outcome, Refusal, StoreFailure,
+    BodyChanged, BodyHash, Duplicate, Error, EventId, InFlight, Key, KeyBy, MissingId, NoId,
+    OnDisconnect, Outcome, Record, Refusal, StoreFailure, Unprotected,
     delivery::Identity,
     identity::{BodyHasher, IdText, hash_except, hash_of},
     recent::{RecentBodies, Seen},
     reply,
 };
+
+/// When the sender may come again after the store failed.
+const SOON: Duration = Duration::from_secs(1);
 
 type RefuseWith = dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync;
 type Bypass = dyn Fn(&Parts, &Bytes) -> bool + Send + Sync;
@@ -50,6 +53,17 @@ pub(crate) enum Namespace {
     Preset(&'static str),
     Fixed(Arc<str>),
     By(Arc<dyn Fn(&Parts) -> String + Send + Sync>),
+}
+
+impl Namespace {
+    fn of<'a>(&'a self, parts: &'a Parts) -> Cow<'a, str> {
+        match self {
+            Self::Path => parts.uri.path().into(),
+            Self::Preset(name) => format!("{name}{}", parts.uri.path()).into(),
+            Self::Fixed(namespace) => Cow::Borrowed(namespace),
+            Self::By(make) => make(parts).into(),
+        }
+    }
 }
 
 impl Rules {
@@ -91,19 +105,7 @@ impl Rules {
             Some(seen) => (seen.body_hash, seen.event_id),
             None => (body_hash.unwrap_or_else(|| BodyHash::of(body)), None),
         };
-        let made;
-        let namespace = match &self.namespace {
-            Namespace::Path => parts.uri.path(),
-            Namespace::Preset(name) => {
-                made = format!("{name}{}", parts.uri.path());
-                &made
-            }
-            Namespace::Fixed(namespace) => namespace,
-            Namespace::By(make) => {
-                made = make(parts);
-                &made
-            }
-        };
+        let namespace = &*self.namespace.of(parts);
         let read = match seen_id {
             Some(id) => Ok(id),
             None => (self.event_id.read(parts, body)).map(|id| IdText::new(&id, body)),
@@ -163,6 +165,42 @@ impl Rules {
         Ok(Key::with_hash(namespace, id, hash))
     }
 
+    /// What becomes of a request without a readable id.
+    pub(crate) const fn without_id(&self, reason: NoId) -> Outcome {
+        match self.missing_id {
+            MissingId::Refuse => Outcome::Refused(Refusal::NoEventId(reason)),
+            // With the body in its place there always is one.
+            MissingId::Forward | MissingId::UseBodyHash => {
+                Outcome::Unprotected(Unprotected::NoEventId(reason))
+            }
+        }
+    }
+
+    /// What becomes of a request that the store failed on.
+    pub(crate) const fn store_failed(&self, error: Error) -> Outcome {
+        match self.store_failure {
+            StoreFailure::Refuse => Outcome::Refused(Refusal::StoreFailed {
+                error,
+                retry_after: SOON,
+            }),
+            StoreFailure::Forward => Outcome::Unprotected(Unprotected::StoreFailed(error)),
+        }
+    }
+
+    /// What becomes of a request whose event is done.
+    pub(crate) fn done(&self, identity: &Identity, record: Record) -> Outcome {
+        let body_changed = identity.is_changed(&record);
+        if body_changed && self.key_by == KeyBy::Id && self.body_changed == BodyChanged::Refuse {
+            let key = identity.key.clone();
+            return Outcome::Refused(Refusal::BodyChanged { key });
+        }
+        Outcome::Duplicate {
+            record,
+            by_body: identity.by_body,
+            body_changed,
+        }
+    }
+
     /// In the shadow, a handler is dropped as it would be without the layer.
     pub(crate) const fn on_disconnect(&self) -> OnDisconnect {
         if self.shadow {
@@ -174,11 +212,6 @@ impl Rules {
 
     const fn replays(&self) -> bool {
         matches!(self.duplicate, Duplicate::Replay { .. })
-    }
-
-    /// Whether a duplicate with another body is not one.
-    pub(crate) fn refuses_changed(&self) -> bool {
-        self.key_by == KeyBy::Id && self.body_changed == BodyChanged::Refuse
     }
 
     /// Says in header and extensions what became of the request.

@@ -1,10 +1,6 @@
 //! One run of the handler, and how it ends its lease.
 
-use std::{
-    future::Future,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, future::Either};
 use http::Response;
@@ -20,6 +16,7 @@ use crate::{
     engine::{Candidate, End},
     guard::Guard,
     inner::{Inner, InnerAnswer, InnerEnded, oneshot},
+    mutex::Mutex,
     replay,
     service::Flow,
 };
@@ -119,7 +116,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
             dedup: guard.dedup.clone(),
             request: request.to_request(),
             run: Box::new(move |lease| {
-                let inner = inner.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                let inner = inner.lock().clone();
                 let flow = Self {
                     inner,
                     guard: guard.clone(),

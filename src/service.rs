@@ -7,14 +7,14 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, TryFutureExt};
 use http::{Request, Response};
 use http_body::Body;
 use tower_service::Service;
 
 use crate::{
-    AfterWait, Begun, DedupEvent, Error, InFlight, Key, Lease, LeaseStore, MissingId, NoId,
-    Outcome, Refusal, RequestBody, ResponseBody, StoreFailure, Unprotected,
+    AfterWait, Begun, DedupEvent, Error, InFlight, Key, Lease, LeaseStore, NoId, Outcome, Refusal,
+    RequestBody, ResponseBody,
     buffered::Buffered,
     call::Call,
     delivery::Identity,
@@ -22,11 +22,8 @@ use crate::{
     event::Context,
     future::{ResponseFuture, Step},
     guard::Guard,
-    inner::{Answer, Inner, InnerEnded, Next, oneshot},
+    inner::{Answer, Inner, InnerEnded, Next, forward},
 };
-
-/// When the sender may come again after the store failed.
-pub(crate) const SOON: Duration = Duration::from_secs(1);
 
 /// Middleware that runs each webhook event once; made by
 /// [`WebhookDedupLayer`](crate::WebhookDedupLayer).
@@ -111,10 +108,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
             // Does not apply: the body streams through.
             if !(rules.applies_to)(&request.parts) {
                 let request = Request::from_parts(request.parts, RequestBody::streaming(body));
-                return Step::inner(async {
-                    let response = oneshot(self.inner, request).await?;
-                    Ok(response.map(ResponseBody::inner))
-                });
+                return Step::inner(forward(self.inner, request));
             }
 
             // The whole body, before any store call.
@@ -123,17 +117,14 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 Err((refusal, None)) => return Step::Answer(Ok(guard.refuse(refusal))),
                 Err((refusal, Some(body))) => {
                     let request = Request::from_parts(request.parts, body);
-                    return self.forward(request, Outcome::Refused(refusal));
+                    return self.forward_in_shadow(request, Outcome::Refused(refusal));
                 }
             };
 
             // A handshake or a probe: the handler answers it each time.
             if rules.passes_by(&request.parts, &request.data) {
                 dedup.settings().emit(&DedupEvent::Bypassed);
-                return Step::inner(async {
-                    let answer = oneshot(self.inner, request.into_request(None)).await?;
-                    Ok(answer.map(ResponseBody::inner))
-                });
+                return Step::inner(forward(self.inner, request.into_request(None)));
             }
 
             // Which event it is.
@@ -174,22 +165,28 @@ impl<S, St: LeaseStore> Flow<S, St> {
     {
         let Guard { dedup, rules } = &*self.guard;
         dedup.settings().emit(&DedupEvent::NoEventId { reason });
+        let outcome = rules.without_id(reason);
         if rules.shadow {
-            let outcome = match rules.missing_id {
-                MissingId::Refuse => Outcome::Refused(Refusal::NoEventId(reason)),
-                _ => Outcome::Unprotected(Unprotected::NoEventId(reason)),
-            };
-            return self.forward(request.into_request(None), outcome);
+            return self.forward_in_shadow(request.into_request(None), outcome);
         }
-        if rules.missing_id == MissingId::Refuse {
-            return Step::Answer(Ok(self.guard.refuse(Refusal::NoEventId(reason))));
+        match outcome {
+            Outcome::Refused(refusal) => Step::Answer(Ok(self.guard.refuse(refusal))),
+            outcome => self.forward(request.into_request(None), outcome),
         }
-        Step::inner(async move {
-            let response = oneshot(self.inner, request.into_request(None)).await?;
-            let outcome = Outcome::Unprotected(Unprotected::NoEventId(reason));
-            let response = response.map(ResponseBody::inner);
-            Ok(self.guard.rules.mark(response, outcome))
-        })
+    }
+
+    /// Has the handler answer a request that is no event, and says what became of that.
+    pub(crate) fn forward<B: Send + 'static>(
+        self,
+        request: Request<RequestBody<B>>,
+        outcome: Outcome,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let Self { inner, guard, .. } = self;
+        let answer = forward(inner, request);
+        Step::inner(answer.map_ok(move |response| guard.rules.mark(response, outcome)))
     }
 
     /// The lease is held: runs the handler and gives its answer.
@@ -305,13 +302,12 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        if self.guard.rules.store_failure == StoreFailure::Refuse {
-            let retry_after = SOON;
-            let refusal = Refusal::StoreFailed { error, retry_after };
-            return Step::Answer(Ok(self.guard.refuse(refusal)));
+        match self.guard.rules.store_failed(error) {
+            Outcome::Refused(refusal) => Step::Answer(Ok(self.guard.refuse(refusal))),
+            outcome => {
+                let answer = move |guard: &Guard<St>, ended| guard.ran(ended, outcome);
+                self.call(request, identity, claim.unconfirmed(), answer)
+            }
         }
-        let outcome = Outcome::Unprotected(Unprotected::StoreFailed(error));
-        let answer = move |guard: &Guard<St>, ended| guard.ran(ended, outcome);
-        self.call(request, identity, claim.unconfirmed(), answer)
     }
 }

@@ -4,14 +4,12 @@ use http::Request;
 
 use crate::{
     Begun, DedupEvent, Error, InFlight, Key, LeaseStore, Outcome, Refusal, RequestBody,
-    ResponseBody, StoreFailure, Unprotected,
     buffered::Buffered,
     delivery::Identity,
     engine::Claim,
-    future::Step,
     guard::Guard,
-    inner::{Inner, Next, oneshot},
-    service::{Flow, SOON},
+    inner::{Inner, Next},
+    service::Flow,
 };
 
 impl<S, St: LeaseStore> Flow<S, St> {
@@ -31,7 +29,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 let attempt = lease.attempt();
                 (Some(lease), Outcome::Run { attempt })
             }
-            Ok(Begun::Done(record)) => (None, guard.duplicate_outcome(&identity, record)),
+            Ok(Begun::Done(record)) => (None, guard.rules.done(&identity, record)),
             Ok(Begun::InFlight { retry_after }) => {
                 let would = match guard.rules.in_flight {
                     InFlight::Acknowledge => Outcome::Standby,
@@ -39,7 +37,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 };
                 (None, would)
             }
-            Err((error, claim)) => (claim.unconfirmed(), guard.store_failed(error)),
+            Err((error, claim)) => (claim.unconfirmed(), guard.rules.store_failed(error)),
         };
         guard.would(Some(&key), &would);
         self.call(request, identity, lease, move |guard: &Guard<St>, ended| {
@@ -55,8 +53,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
         })
     }
 
-    /// Has the handler answer a request that is no event.
-    pub(crate) fn forward<B: Send + 'static>(
+    /// Has the handler answer a request that is no event, whatever would have become of it.
+    pub(crate) fn forward_in_shadow<B: Send + 'static>(
         self,
         request: Request<RequestBody<B>>,
         would: Outcome,
@@ -64,13 +62,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        let Self { inner, guard, .. } = self;
-        guard.would(None, &would);
-        Step::inner(async move {
-            let answer = oneshot(inner, request).await?;
-            let outcome = Outcome::Shadow(Box::new(would));
-            Ok(guard.rules.mark(answer.map(ResponseBody::inner), outcome))
-        })
+        self.guard.would(None, &would);
+        self.forward(request, Outcome::Shadow(Box::new(would)))
     }
 }
 
@@ -82,16 +75,6 @@ impl<St: LeaseStore> Guard<St> {
                 key: key.cloned(),
                 outcome: outcome.clone(),
             });
-        }
-    }
-
-    fn store_failed(&self, error: Error) -> Outcome {
-        match self.rules.store_failure {
-            StoreFailure::Refuse => Outcome::Refused(Refusal::StoreFailed {
-                error,
-                retry_after: SOON,
-            }),
-            StoreFailure::Forward => Outcome::Unprotected(Unprotected::StoreFailed(error)),
         }
     }
 

@@ -25,11 +25,13 @@ use tower::{
     load_shed::LoadShedLayer, service_fn,
 };
 use tower_webhook_dedup::{
-    BodyHash, DedupEvent, Delivery, EventId, InFlight, Key, KeyBy, MissingId, NoId, Outcome,
-    Refusal, RequestBody, Unprotected,
+    BodyHash, DedupEvent, Delivery, EventId, InFlight, Key, MissingId, NoId, Outcome, Refusal,
+    RequestBody, Unprotected,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, post_body, secs, send, send_later};
+use http_support::{
+    Events, Handler, Run, by_id, c0, millis, post, post_body, secs, send, send_later,
+};
 use stores::Faulty;
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -287,7 +289,7 @@ async fn every_part_of_a_request_that_was_stood_by_for_comes_through_each_time()
         })
     };
     store.hold(&Key::new("t", "e1"), millis(500)).await;
-    let layer = c0(store).key_by(KeyBy::Id);
+    let layer = by_id(store);
     let service = layer.layer(failing);
     assert_eq!(send(&service, laden()).await.brief(), (200, "standby"));
     assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
@@ -563,7 +565,7 @@ async fn the_inner_service_is_called_only_after_it_said_that_it_is_ready() {
     let probe = probe();
     let store = Faulty::new();
     store.hold(&Key::new("t", "standby"), secs(2)).await;
-    let layer = c0(store).key_by(KeyBy::Id).missing_id(MissingId::Forward);
+    let layer = by_id(store).missing_id(MissingId::Forward);
     let mut service = layer.layer(probe.clone());
     for n in 0..20 {
         let request = match n % 4 {

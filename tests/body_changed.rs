@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tower::Layer;
 use tower_webhook_dedup::{
-    AfterWait, BodyChanged, BodyHash, DedupEvent, EventId, InFlight, Key, KeyBy, LeaseStore,
-    Outcome, Refusal, WebhookDedupLayer,
+    AfterWait, BodyChanged, BodyHash, DedupEvent, EventId, InFlight, Key, KeyBy, Outcome, Refusal,
+    WebhookDedupLayer,
 };
 
 use front::MemoryStore;
@@ -14,7 +14,7 @@ use front::MemoryStore;
 #[path = "support/front.rs"]
 mod front;
 
-use http_support::{Answer, Events, Handler, c0, post_body, secs, send, send_later};
+use http_support::{Answer, Events, Handler, by_id, post_body, secs, send, send_later};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
@@ -22,10 +22,6 @@ mod http_support;
 
 const FIRST: &str = r#"{"id":"e1","createdAt":"10:00","attempt":1}"#;
 const SECOND: &str = r#"{"id":"e1","createdAt":"10:05","attempt":2}"#;
-
-fn by_id<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id)
-}
 
 /// Whether the body is said to have changed; `None` where it is no duplicate.
 fn changed(answer: &Answer) -> Option<bool> {

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use futures_util::FutureExt;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
-use tower_webhook_dedup::{DrainHandle, Drained, Entry, Key, KeyBy, Operation, WebhookDedupLayer};
+use tower_webhook_dedup::{DrainHandle, Drained, Entry, Operation, WebhookDedupLayer};
 
-use http_support::{Events, Handler, c0, millis, post, secs, send};
+use http_support::{Events, Handler, by_id, e1, millis, post, secs, send};
 use stores::{Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -19,11 +19,7 @@ mod stores;
 
 /// `C0` with events told by their id alone, so that a test can hold one from outside.
 fn layer(store: &Faulty) -> WebhookDedupLayer<Faulty> {
-    c0(store.clone()).key_by(KeyBy::Id)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store.clone())
 }
 
 /// Axum reports its server stopped a moment before it drops its last connections.

@@ -20,11 +20,11 @@ use tokio::{runtime::Builder, sync::Notify, time::sleep};
 use tower::{Layer, ServiceExt, service_fn, timeout::TimeoutLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_webhook_dedup::{
-    Dedup, DedupEvent, Delivery, Entry, EventId, InFlight, Key, KeyBy, LeaseStore, Limits,
-    OnDisconnect, Operation, RequestBody, StoreErrorKind, WebhookDedup, WebhookDedupLayer,
+    Dedup, DedupEvent, Delivery, Entry, EventId, InFlight, Key, LeaseStore, Limits, OnDisconnect,
+    Operation, RequestBody, StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
+use http_support::{Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -36,11 +36,7 @@ mod stores;
 
 /// `C0` with a lease so long that only a release explains that an event runs again.
 fn long_lease<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id).lease(secs(3600))
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store).lease(secs(3600))
 }
 
 /// Polls the request's future until this has happened, and drops it then.
@@ -376,7 +372,7 @@ async fn a_run_whose_sender_hangs_up_goes_on_and_is_recorded() {
             }
         }
     });
-    let layer = c0(store.clone()).key_by(KeyBy::Id).on_event(events.hook());
+    let layer = by_id(store.clone()).on_event(events.hook());
     let service = layer.layer(handler.clone());
     hang_up(&service, async {
         handler.began(1).await;
@@ -561,8 +557,7 @@ async fn a_handler_that_never_returns_is_dropped_at_the_run_limit() {
             }
         }
     });
-    let service = c0(store.clone())
-        .key_by(KeyBy::Id)
+    let service = by_id(store.clone())
         .run_limit(secs(30))
         .on_event(events.hook())
         .layer(handler.clone());
@@ -591,7 +586,7 @@ async fn a_handler_that_never_returns_is_dropped_at_the_run_limit() {
 async fn a_detached_run_ends_at_the_run_limit() {
     let store = Faulty::new();
     let handler = Handler::new(|_| pending());
-    let layer = c0(store.clone()).key_by(KeyBy::Id).run_limit(secs(30));
+    let layer = by_id(store.clone()).run_limit(secs(30));
     let service = layer.layer(handler.clone());
     hang_up(&service, handler.began(1)).await;
     assert!(layer.drain_handle().drain(secs(31)).await.is_complete());
@@ -624,8 +619,7 @@ fn runtime() -> tokio::runtime::Runtime {
 /// A request that is in its handler, on a runtime that has ended since.
 fn orphan(store: &Faulty, events: &Events) -> impl Future + Send + use<> {
     let handler = Handler::new(|_| pending());
-    let service = c0(store.clone())
-        .key_by(KeyBy::Id)
+    let service = by_id(store.clone())
         .on_event(events.hook())
         .layer(handler.clone());
     let mut answer = Box::pin(service.oneshot(post("e1")));
@@ -653,7 +647,7 @@ fn a_run_that_is_dropped_outside_a_runtime_leaves_its_lease_to_run_out() {
     runtime().block_on(async {
         // Another runtime's paused clock: the lease is two seconds long.
         sleep(secs(3)).await;
-        let service = c0(store.elsewhere()).key_by(KeyBy::Id).layer(Handler::ok());
+        let service = by_id(store.elsewhere()).layer(Handler::ok());
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     });
 }
@@ -674,7 +668,7 @@ fn a_run_that_is_dropped_by_a_panic_outside_a_runtime_does_not_abort_the_process
 fn a_run_that_is_dropped_by_a_panic_inside_a_runtime_goes_on() {
     runtime().block_on(async {
         let (store, handler) = (Faulty::new(), Handler::first_then(secs(5), 200, 200));
-        let service = c0(store.clone()).key_by(KeyBy::Id).layer(handler.clone());
+        let service = by_id(store.clone()).layer(handler.clone());
         let mut answer = Box::pin(service.clone().oneshot(post("e1")));
         poll_fn(|cx| {
             assert!(answer.as_mut().poll(cx).is_pending());

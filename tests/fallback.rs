@@ -13,11 +13,11 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    Acquire, Begun, Dedup, Entry, Fallback, InFlight, Key, KeyBy, Lease, LeaseStore, Operation,
-    Ran, Record, Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
+    Acquire, Begun, Dedup, Entry, Fallback, InFlight, Key, Lease, LeaseStore, Operation, Ran,
+    Record, Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
 };
 
-use http_support::{Handler, Run, c0, millis, post, secs, send, send_later};
+use http_support::{Handler, Run, by_id, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore, cached, remembered};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -105,7 +105,7 @@ impl<S: LeaseStore> Process<S> {
 }
 
 fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id).in_flight(InFlight::RetryLater)
+    by_id(store).in_flight(InFlight::RetryLater)
 }
 
 fn key(id: &str) -> Key {

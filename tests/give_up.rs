@@ -17,12 +17,14 @@ use http_body_util::Full;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, Key, KeyBy, LeaseStore, LostReason,
-    OnDisconnect, Operation, Outcome, Record, RequestBody, StoreErrorKind, StoreFailure,
-    WebhookDedup, WebhookDedupLayer,
+    BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, LeaseStore, LostReason, OnDisconnect,
+    Operation, Outcome, Record, RequestBody, StoreErrorKind, StoreFailure, WebhookDedup,
+    WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, post_body, secs, send, send_later};
+use http_support::{
+    Events, Handler, Run, by_id, c0, e1, millis, post, post_body, secs, send, send_later,
+};
 use stores::{Fault, Faulty, MemoryStore, cached};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -33,14 +35,7 @@ mod http_support;
 mod stores;
 
 fn giving_up<St: LeaseStore>(store: St, runs: u32) -> WebhookDedupLayer<St> {
-    c0(store)
-        .key_by(KeyBy::Id)
-        .lease(secs(3600))
-        .give_up_after(runs)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store).lease(secs(3600)).give_up_after(runs)
 }
 
 fn letters(events: &Events) -> Vec<DeadLetter> {

@@ -20,11 +20,11 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation,
-    Ran, Record, Release, RunError, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
+    Begun, Dedup, DedupEvent, Entry, InFlight, Key, LeaseStore, OnDisconnect, Operation, Ran,
+    Record, Release, RunError, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, secs, send, send_later};
+use http_support::{Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -36,11 +36,7 @@ mod stores;
 
 /// `C0`, refusing what is in flight, with events told by their id alone.
 fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id).in_flight(InFlight::RetryLater)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store).in_flight(InFlight::RetryLater)
 }
 
 fn lease_lost(event: &DedupEvent) -> bool {

@@ -11,11 +11,11 @@ use tokio::{
 };
 use tower::{Layer, service_fn};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Duplicate, Entry, EventId, InFlight, Key, KeyBy, Ran, Record,
-    Release, RequestBody, RunError, WebhookDedupLayer,
+    Begun, Dedup, DedupEvent, Duplicate, Entry, EventId, InFlight, Key, Ran, Record, Release,
+    RequestBody, RunError, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, c0, millis, post, post_body, secs, send, send_later};
+use http_support::{Events, Handler, by_id, c0, millis, post, post_body, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore, remembered};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -261,9 +261,7 @@ async fn by_id_alone_a_retry_with_another_body_is_a_duplicate() {
     let handler = Handler::ok();
     let retry = |n| post_body(&format!(r#"{{"id":"e1","attempt":{n}}}"#));
 
-    let service = c0(MemoryStore::new())
-        .key_by(KeyBy::Id)
-        .layer(handler.clone());
+    let service = by_id(MemoryStore::new()).layer(handler.clone());
     assert_eq!(send(&service, retry(1)).await.brief(), (200, "run"));
     assert_eq!(send(&service, retry(2)).await.brief(), (200, "duplicate"));
 
@@ -325,7 +323,7 @@ async fn a_duplicate_is_answered_as_the_user_says() {
 /// R63
 #[tokio::test(start_paused = true)]
 async fn a_forgotten_event_runs_again() {
-    let layer = c0(MemoryStore::new()).key_by(KeyBy::Id);
+    let layer = by_id(MemoryStore::new());
     let handler = Handler::ok();
     let service = layer.layer(handler.clone());
     let key = Key::new("t", "e1");
@@ -345,9 +343,7 @@ async fn a_forgotten_event_runs_again() {
 /// R63
 #[tokio::test(start_paused = true)]
 async fn a_running_event_is_forgotten_only_by_force() {
-    let layer = c0(MemoryStore::new())
-        .key_by(KeyBy::Id)
-        .in_flight(InFlight::RetryLater);
+    let layer = by_id(MemoryStore::new()).in_flight(InFlight::RetryLater);
     let handler = Handler::new(|_| async {
         sleep(secs(1)).await;
         200

@@ -21,11 +21,11 @@ use http_body_util::{BodyExt, Full, StreamBody};
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    AfterWait, Duplicate, Entry, InFlight, Key, KeyBy, LeaseStore, Limits, Operation, Outcome,
-    Record, RequestBody, StoreErrorKind, WebhookDedupLayer,
+    AfterWait, Duplicate, Entry, InFlight, LeaseStore, Limits, Operation, Outcome, Record,
+    RequestBody, StoreErrorKind, WebhookDedupLayer,
 };
 
-use http_support::{Answer, c0, post, post_body, secs, send, send_later};
+use http_support::{Answer, by_id, e1, post, post_body, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore, cached};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -40,14 +40,9 @@ const TWIML: &str = "<Response><Message>Thanks!</Message></Response>";
 const PLAIN: &str = r#"{"status":"success","message":"Duplicate request ignored."}"#;
 
 fn replaying<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store)
-        .key_by(KeyBy::Id)
+    by_id(store)
         .lease(secs(3600))
         .duplicate(Duplicate::Replay { max_body: MOST })
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
 }
 
 /// A handler that makes each answer so, and counts them.

@@ -9,11 +9,11 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    AfterWait, Begun, Dedup, DedupEvent, Entry, InFlight, Key, KeyBy, LeaseStore, Operation,
-    Outcome, Record, Refusal, Release, StoreErrorKind, WebhookDedupLayer,
+    AfterWait, Begun, Dedup, DedupEvent, Entry, InFlight, LeaseStore, Operation, Outcome, Record,
+    Refusal, Release, StoreErrorKind,
 };
 
-use http_support::{Events, Handler, c0, millis, post, secs, send, send_later};
+use http_support::{Events, Handler, by_id, e1, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty, cached};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -24,14 +24,6 @@ mod http_support;
 mod stores;
 
 /// `C0` with events told by their id alone, so that a test can name the key of one.
-fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
-}
-
 const NO_RENEWALS: fn(&Call) -> Fault = |call| match call.operation {
     Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
     _ => Fault::None,
@@ -51,7 +43,7 @@ async fn a_duplicate_waits_for_an_end_that_the_store_hears_of_after_the_lease() 
         then: AfterWait::RetryLater,
     };
     let handler = Handler::first_then(millis(1_900), 200, 200);
-    let service = layer(store.clone()).in_flight(wait).layer(handler.clone());
+    let service = by_id(store.clone()).in_flight(wait).layer(handler.clone());
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
     let began = Instant::now();
@@ -75,7 +67,7 @@ async fn a_storm_on_an_event_that_runs_here_makes_no_store_call() {
     ];
     for (policy, answer) in policies {
         let (store, handler) = (Faulty::new(), Handler::first_then(secs(60), 200, 200));
-        let service = layer(store.clone())
+        let service = by_id(store.clone())
             .in_flight(policy)
             .layer(handler.clone());
         let first = send_later(&service, post("e1"));
@@ -103,7 +95,7 @@ async fn a_storm_on_an_event_that_runs_here_makes_no_store_call() {
 async fn a_duplicate_of_a_run_here_hears_what_one_elsewhere_hears() {
     for lease in [millis(1500), secs(3), secs(60)] {
         let (store, handler) = (Faulty::new(), Handler::first_then(secs(60), 200, 200));
-        let policy = |store| layer(store).in_flight(InFlight::RetryLater).lease(lease);
+        let policy = |store| by_id(store).in_flight(InFlight::RetryLater).lease(lease);
         let here = policy(store.clone()).layer(handler.clone());
         let elsewhere = policy(store.elsewhere()).layer(handler.clone());
         send_later(&here, post("e1"));
@@ -123,7 +115,7 @@ async fn a_duplicate_of_a_run_here_hears_what_one_elsewhere_hears() {
 #[tokio::test(start_paused = true)]
 async fn a_standby_runs_the_event_at_once_when_the_run_here_fails() {
     let handler = Handler::first_then(millis(10_300), 500, 200);
-    let service = layer(Faulty::new()).lease(secs(60)).layer(handler.clone());
+    let service = by_id(Faulty::new()).lease(secs(60)).layer(handler.clone());
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));
@@ -137,7 +129,7 @@ async fn a_standby_runs_the_event_at_once_when_the_run_here_fails() {
 async fn a_standby_ends_at_once_when_the_run_here_completes() {
     let store = Faulty::new();
     let handler = Handler::first_then(millis(10_300), 200, 200);
-    let layer = layer(store.clone()).lease(secs(60));
+    let layer = by_id(store.clone()).lease(secs(60));
     let service = layer.layer(handler.clone());
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
@@ -165,7 +157,7 @@ async fn waiting_duplicates_are_answered_at_once_when_the_run_here_ends() {
             max: secs(60),
             then: AfterWait::RetryLater,
         };
-        let layer = layer(Faulty::new()).in_flight(wait).lease(secs(60));
+        let layer = by_id(Faulty::new()).in_flight(wait).lease(secs(60));
         let service = layer.layer(handler.clone());
         let first = send_later(&service, post("e1"));
         handler.began(1).await;
@@ -191,7 +183,7 @@ async fn a_standby_looks_again_soon_when_the_run_here_is_cut_off() {
         Operation::Release => Fault::Delay(millis(100)),
         _ => Fault::None,
     });
-    let (layer, handler) = (layer(store.clone()).lease(secs(120)), Handler::ok());
+    let (layer, handler) = (by_id(store.clone()).lease(secs(120)), Handler::ok());
     let Begun::Acquired(lease) = layer.dedup().begin(&e1()).await.unwrap() else {
         panic!("nobody holds it");
     };
@@ -213,7 +205,7 @@ async fn a_standby_looks_again_soon_when_the_run_here_is_cut_off() {
 async fn a_lost_lease_is_not_answered_from() {
     let (store, events) = (Faulty::with(NO_RENEWALS), Events::default());
     let handler = Handler::first_then(secs(30), 200, 200);
-    let service = layer(store.clone())
+    let service = by_id(store.clone())
         .in_flight(InFlight::RetryLater)
         .on_event(events.hook())
         .layer(handler.clone());
@@ -248,7 +240,7 @@ async fn a_lost_lease_is_not_answered_from() {
 async fn an_event_whose_lease_ran_out_here_runs_again_here() {
     let store = Faulty::with(NO_RENEWALS);
     let handler = Handler::first_then(secs(30), 200, 201);
-    let service = layer(store.clone()).layer(handler.clone());
+    let service = by_id(store.clone()).layer(handler.clone());
     send_later(&service, post("e1"));
     handler.began(1).await;
     sleep(millis(2_100)).await;
@@ -270,7 +262,7 @@ async fn a_late_reply_does_not_begin_a_second_run_here() {
         _ => Fault::None,
     });
     let handler = Handler::first_then(secs(10), 200, 201);
-    let service = layer(store.clone()).layer(handler.clone());
+    let service = by_id(store.clone()).layer(handler.clone());
     let late = send_later(&service, post("e1"));
     store.called(Operation::Acquire, 1).await;
     sleep(millis(100)).await;
@@ -294,7 +286,7 @@ async fn a_late_end_here_does_not_end_what_is_known_of_the_next_run() {
         sleep(time).await;
         200
     });
-    let service = layer(store.clone()).layer(handler.clone());
+    let service = by_id(store.clone()).layer(handler.clone());
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
     sleep(secs(3)).await;
@@ -317,7 +309,7 @@ async fn once_a_run_is_ending_the_store_is_asked() {
     for (status, operation) in [(500, Operation::Release), (200, Operation::Complete)] {
         let store = Faulty::broken(operation, Fault::DelayAfter(millis(200)));
         let handler = Handler::first_then(secs(1), status, 200);
-        let service = layer(store.clone()).layer(handler.clone());
+        let service = by_id(store.clone()).layer(handler.clone());
         let first = send_later(&service, post("e1"));
         handler.has_ended(1).await;
         // The end has landed, and its reply is on its way.
@@ -334,7 +326,7 @@ async fn once_a_run_is_ending_the_store_is_asked() {
 async fn an_event_whose_lease_an_operator_took_away_runs_again_here() {
     let (store, events) = (Faulty::new(), Events::default());
     let handler = Handler::first_then(secs(30), 200, 201);
-    let layer = layer(store.clone())
+    let layer = by_id(store.clone())
         .lease(secs(60))
         .on_event(events.hook())
         .in_flight(InFlight::RetryLater);
@@ -362,7 +354,7 @@ async fn a_lease_that_was_taken_away_is_taken_again_by_its_renewal_where_no_othe
  {
     let store = Faulty::new();
     let handler = Handler::first_then(secs(30), 200, 201);
-    let layer = layer(store.clone())
+    let layer = by_id(store.clone())
         .lease(secs(60))
         .in_flight(InFlight::RetryLater);
     let service = layer.layer(handler.clone());
@@ -380,7 +372,7 @@ async fn a_lease_that_was_taken_away_is_taken_again_by_its_renewal_where_no_othe
 async fn while_draining_duplicates_of_a_run_here_are_refused_and_its_standby_still_wakes() {
     let store = Faulty::new();
     let handler = Handler::first_then(millis(10_300), 500, 200);
-    let layer = layer(store.clone()).lease(secs(60));
+    let layer = by_id(store.clone()).lease(secs(60));
     let service = layer.layer(handler.clone());
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
@@ -416,7 +408,7 @@ fn a_run_whose_runtime_ended_is_not_answered_from() {
         }
         200
     });
-    let service = layer(store.clone())
+    let service = by_id(store.clone())
         .in_flight(InFlight::RetryLater)
         .layer(handler.clone());
     let first = runtime();

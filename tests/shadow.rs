@@ -22,13 +22,13 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    AfterWait, BodyChanged, DedupEvent, Delivery, Duplicate, Entry, InFlight, Key, KeyBy,
-    LeaseStore, MissingId, NoId, Operation, Outcome, Refusal, RequestBody, StoreErrorKind,
-    StoreFailure, Unprotected, WebhookDedupLayer,
+    AfterWait, BodyChanged, DedupEvent, Delivery, Duplicate, Entry, InFlight, Key, LeaseStore,
+    MissingId, NoId, Operation, Outcome, Refusal, RequestBody, StoreErrorKind, StoreFailure,
+    Unprotected, WebhookDedupLayer,
 };
 
 use http_support::{
-    Answer, Events, Handler, Run, c0, millis, post, post_body, secs, send, send_later,
+    Answer, Events, Handler, Run, by_id, e1, millis, post, post_body, secs, send, send_later,
 };
 use stores::{Fault, Faulty, MemoryStore, cached};
 
@@ -42,15 +42,7 @@ mod stores;
 const LIMIT: usize = 64;
 
 fn shadow<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store)
-        .key_by(KeyBy::Id)
-        .lease(secs(3600))
-        .max_body(LIMIT)
-        .shadow()
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store).lease(secs(3600)).max_body(LIMIT).shadow()
 }
 
 /// What would have become of the request.
@@ -501,7 +493,7 @@ async fn what_was_completed_in_the_shadow_is_known_without_it() {
         send(&service, post("e1")).await.brief(),
         (200, "shadow-run")
     );
-    let live = c0(store).key_by(KeyBy::Id).layer(handler.clone());
+    let live = by_id(store).layer(handler.clone());
     assert_eq!(send(&live, post("e1")).await.brief(), (200, "duplicate"));
     assert_eq!(send(&live, post("e2")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 2);

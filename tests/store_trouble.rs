@@ -15,12 +15,11 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    DedupEvent, Entry, Error, InFlight, Key, KeyBy, LeaseStore, OnDisconnect, Operation, Outcome,
-    Refusal, RequestBody, ResponseBody, StoreErrorKind, StoreFailure, Unprotected,
-    WebhookDedupLayer,
+    DedupEvent, Entry, Error, InFlight, Key, LeaseStore, OnDisconnect, Operation, Outcome, Refusal,
+    RequestBody, ResponseBody, StoreErrorKind, StoreFailure, Unprotected, WebhookDedupLayer,
 };
 
-use http_support::{Answer, Events, Handler, Run, c0, millis, post, secs, send, send_later};
+use http_support::{Answer, Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -43,11 +42,7 @@ const KINDS: [StoreErrorKind; 6] = [
 ];
 
 fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    c0(store).key_by(KeyBy::Id).in_flight(InFlight::RetryLater)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
+    by_id(store).in_flight(InFlight::RetryLater)
 }
 
 fn store_error(answer: &Answer) -> Error {

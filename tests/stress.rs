@@ -13,10 +13,10 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    DedupEvent, Entry, Key, KeyBy, Limits, OnDisconnect, Operation, StoreErrorKind, WebhookDedup,
+    DedupEvent, Entry, Key, Limits, OnDisconnect, Operation, StoreErrorKind, WebhookDedup,
 };
 
-use http_support::{Events, Handler, Run, c0, millis, post, secs, send};
+use http_support::{Events, Handler, Run, by_id, millis, post, secs, send};
 use stores::{Call, Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -159,8 +159,7 @@ async fn promises_hold(trouble: Option<fn(&Call) -> Fault>, lease: Duration, tim
         if let Some(trouble) = trouble {
             stores[n].plan(trouble);
         }
-        c0(stores[n].clone())
-            .key_by(KeyBy::Id)
+        by_id(stores[n].clone())
             .lease(lease)
             .store_timeout(timeout)
             .limits(Limits::default().standbys(EVENTS))

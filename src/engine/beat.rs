@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,7 +14,7 @@ use tokio::{
 };
 
 use super::Settings;
-use crate::{DedupEvent, Key, Token};
+use crate::{DedupEvent, Key, Token, mutex::Mutex};
 
 /// One lease that is renewed until its run is over.
 pub(crate) struct Beat {
@@ -156,7 +156,7 @@ impl Beat {
     }
 
     pub(super) fn times(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        self.times.lock()
     }
 
     /// Whether anybody still cares for it to be renewed.

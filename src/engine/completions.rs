@@ -4,7 +4,7 @@ mod writer;
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -14,7 +14,9 @@ use tokio::{sync::Notify, time::Instant};
 
 use self::writer::Writer;
 use super::{Dedup, Settings, pace::Pace, tracker::Booked};
-use crate::{DedupEvent, Key, LeaseStore, Record, StoredAnswer, Token, identity::KeyMap};
+use crate::{
+    DedupEvent, Key, LeaseStore, Record, StoredAnswer, Token, identity::KeyMap, mutex::Mutex,
+};
 
 /// At the cap the oldest is dropped and reported.
 const MOST: usize = 4096;
@@ -140,7 +142,7 @@ impl Completions {
     }
 
     fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+        self.pending.lock()
     }
 }
 

@@ -2,12 +2,7 @@
 
 #[cfg(feature = "test-util")]
 use std::pin::Pin;
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, PoisonError},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use tokio::time::{Instant, timeout};
 
@@ -266,8 +261,7 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// Whether this namespace was not yet told of.
     pub(crate) fn is_news(&self, namespace: Option<&Arc<str>>) -> bool {
-        let namespaces = &self.shared.namespaces;
-        let mut namespaces = namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut namespaces = self.shared.namespaces.lock();
         namespaces.insert(namespace.cloned())
     }
 
@@ -299,9 +293,9 @@ impl<St: LeaseStore> Dedup<St> {
         // The lease counts from before the command is sent, not from its reply.
         let sent = Instant::now();
         let acquired = self.call_acquire(key, claim.token).await;
-        let begun = match acquired {
+        claim.live = acquired.as_ref().is_err_and(Error::may_have_landed);
+        Ok(match acquired {
             Ok(Acquire::Acquired { attempt }) => {
-                claim.live = false;
                 let lease = Lease::new(self.clone(), key.clone(), claim.token, attempt, sent);
                 self.settings.emit(&DedupEvent::Acquired {
                     key: key.clone(),
@@ -320,13 +314,8 @@ impl<St: LeaseStore> Dedup<St> {
             Ok(Acquire::InFlight { at_most, .. }) => Begun::InFlight {
                 retry_after: retry_after(at_most),
             },
-            Err(error) => {
-                claim.live = error.may_have_landed();
-                return Err((error, claim));
-            }
-        };
-        claim.live = false;
-        Ok(begun)
+            Err(error) => return Err((error, claim)),
+        })
     }
 
     /// For how long at most a run in this process holds the event.

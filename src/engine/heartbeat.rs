@@ -2,7 +2,7 @@
 
 use std::{
     array,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, MutexGuard, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,6 +17,7 @@ use super::{
 use crate::{
     Key, LeaseStore,
     identity::{KeyMap, shard_of},
+    mutex::Mutex,
 };
 
 /// How many leases are renewed at once.
@@ -63,9 +64,7 @@ impl Default for Heartbeat {
 
 impl Heartbeat {
     fn shard(&self, key: &Key) -> MutexGuard<'_, Shard> {
-        self.shards[shard_of(key, SHARDS)]
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.shards[shard_of(key, SHARDS)].lock()
     }
 
     /// The lease of this event, where this process has one that is not lost.
@@ -77,7 +76,7 @@ impl Heartbeat {
     fn live(&self) -> Vec<Arc<Beat>> {
         let mut live = Vec::new();
         for shard in &self.shards {
-            let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let shard = shard.lock();
             live.extend(shard.values().filter(|beat| beat.is_live()).cloned());
         }
         live
@@ -113,7 +112,7 @@ impl<St: LeaseStore> Dedup<St> {
 
         let task = &heartbeat.task;
         let running = {
-            let mut state = task.state();
+            let mut state = task.state.lock();
             // A task that is asleep until an earlier moment finds the lease by then.
             if state.running && state.next.is_some_and(|next| next <= due) {
                 return Ok(false);
@@ -188,12 +187,6 @@ impl<St: LeaseStore> Dedup<St> {
     }
 }
 
-impl Task {
-    fn state(&self) -> MutexGuard<'_, TaskState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The task. It lasts until its layer is gone, or its runtime.
 async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
     let task = &*running.0;
@@ -202,7 +195,7 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
     let mut woken = true;
     while let Some(shared) = shared.upgrade() {
         // Whoever registers between here and the end of the look wakes the task once more.
-        task.state().next = None;
+        task.state.lock().next = None;
         let mut waiting = shared.heartbeat.live();
         waiting.retain(|beat| !beat.renewing.load(Ordering::SeqCst));
         waiting.sort_by_key(|beat| beat.times().due);
@@ -226,7 +219,7 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
             None
         };
         drop(waiting);
-        task.state().next = next;
+        task.state.lock().next = next;
         woken = sleep(next, &task.wake, &mut renewals).await;
     }
 }
@@ -236,6 +229,6 @@ struct Running(Arc<Task>);
 
 impl Drop for Running {
     fn drop(&mut self) {
-        *self.0.state() = TaskState::default();
+        *self.0.state.lock() = TaskState::default();
     }
 }

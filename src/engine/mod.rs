@@ -20,12 +20,9 @@ mod tracker;
 mod wait;
 mod watch;
 
-use std::{
-    collections::HashSet,
-    sync::{Arc, Mutex},
-};
+use std::{collections::HashSet, sync::Arc};
 
-use crate::LeaseStore;
+use crate::{LeaseStore, mutex::Mutex};
 
 use self::{completions::Completions, heartbeat::Heartbeat, releases::Releases, standby::Standbys};
 

@@ -1,10 +1,6 @@
 //! Releases that nobody waits for: of dropped leases, and of acquires that may still land.
 
-use std::{
-    collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use futures_util::stream::FuturesUnordered;
 use tokio::{sync::Notify, time::Instant};
@@ -13,7 +9,7 @@ use super::{
     Dedup, Settings, Shared,
     pace::{Pace, sleep},
 };
-use crate::{Key, LeaseStore, Release, Token};
+use crate::{Key, LeaseStore, Release, Token, mutex::Mutex};
 
 /// At the cap the oldest is let go: its lease runs out.
 const MOST: usize = 4096;
@@ -56,12 +52,6 @@ struct Waiting {
     until: Instant,
 }
 
-impl Releases {
-    fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl<St: LeaseStore> Dedup<St> {
     /// Releases the token in the background; with `again`, once more a second later.
     pub(super) fn release_later(&self, key: Key, token: Token, release: Release, again: bool) {
@@ -81,7 +71,7 @@ impl<St: LeaseStore> Dedup<St> {
         // others that there was a task.
         let can_spawn = self.tracker().can_spawn();
         let start = {
-            let mut queue = self.shared.releases.lock();
+            let mut queue = self.shared.releases.queue.lock();
             if queue.waiting.len() >= MOST {
                 queue.waiting.pop_front();
             }
@@ -124,14 +114,14 @@ impl<St: LeaseStore> Work<St> {
 
     /// `false` ends the task, in the same step in which there was nothing left.
     fn goes_on(&mut self, idle: bool) -> bool {
-        let mut queue = self.shared.releases.lock();
+        let mut queue = self.shared.releases.queue.lock();
         self.finished = idle && queue.waiting.is_empty();
         queue.worked = !self.finished;
         queue.worked
     }
 
     fn next_due(&self) -> Option<Instant> {
-        let queue = self.shared.releases.lock();
+        let queue = self.shared.releases.queue.lock();
         queue.waiting.iter().map(|waiting| waiting.due).min()
     }
 
@@ -139,7 +129,7 @@ impl<St: LeaseStore> Work<St> {
     fn take_due(&self, most: usize) -> Vec<Waiting> {
         let now = Instant::now();
         let mut taken = Vec::new();
-        let mut queue = self.shared.releases.lock();
+        let mut queue = self.shared.releases.queue.lock();
         for _ in 0..queue.waiting.len() {
             let Some(waiting) = queue.waiting.pop_front() else {
                 break;
@@ -175,7 +165,7 @@ async fn send<St: LeaseStore>(shared: Arc<Shared<St>>, mut waiting: Waiting) {
     let draining = dedup.tracker().draining_since();
     let until = draining.map_or(next.until, |since| next.until.min(since + HURRY));
     if next.due < until {
-        dedup.shared.releases.lock().waiting.push_back(next);
+        dedup.shared.releases.queue.lock().waiting.push_back(next);
     }
 }
 
@@ -183,7 +173,7 @@ impl<St: LeaseStore> Drop for Work<St> {
     /// When the runtime ends under the task, the next release starts another.
     fn drop(&mut self) {
         if !self.finished {
-            self.shared.releases.lock().worked = false;
+            self.shared.releases.queue.lock().worked = false;
         }
     }
 }

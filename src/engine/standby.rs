@@ -1,12 +1,6 @@
 //! Standing by: the promise behind a 200 that was given while another attempt was running.
 
-use std::{
-    collections::VecDeque,
-    future::Future,
-    pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
@@ -19,6 +13,7 @@ use tokio::{
 use super::{Dedup, Lease, tracker::Booked, watch::Watch};
 use crate::{
     BodyHash, DedupEvent, Entry, Key, LeaseStore, Lost, LostReason, Record, identity::KeyMap,
+    mutex::Mutex,
 };
 
 /// How many different requests of one event are kept: an unverified forgery must not take the only
@@ -98,10 +93,6 @@ impl<St: LeaseStore> Default for Standbys<St> {
 }
 
 impl<St: LeaseStore> Standbys<St> {
-    fn lock(&self) -> MutexGuard<'_, KeyMap<Standby<St>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Looks at the standby that this tells; `None` where it was ended.
     pub(super) fn with<T>(
         &self,
@@ -109,7 +100,7 @@ impl<St: LeaseStore> Standbys<St> {
         ended: &Arc<Notify>,
         look: impl FnOnce(&Standby<St>) -> T,
     ) -> Option<T> {
-        let standbys = self.lock();
+        let standbys = self.0.lock();
         let standby = standbys.get(key)?;
         Arc::ptr_eq(&standby.ended, ended).then(|| look(standby))
     }
@@ -122,7 +113,7 @@ impl<St: LeaseStore> Standbys<St> {
         ended: &Arc<Notify>,
         only_if: impl FnOnce(&Standby<St>) -> bool,
     ) -> Option<Standby<St>> {
-        let mut standbys = self.lock();
+        let mut standbys = self.0.lock();
         let standby = standbys.get(key)?;
         let is_this = Arc::ptr_eq(&standby.ended, ended) && only_if(standby);
         is_this.then(|| standbys.remove(key))?
@@ -236,7 +227,7 @@ impl<St: LeaseStore> Dedup<St> {
     /// Makes the promise once more, where it was made for the same request already. A storm of
     /// one request costs no copies.
     pub(crate) fn stand_by_again(&self, key: &Key, same: impl Fn(&Request<Bytes>) -> bool) -> bool {
-        let mut standbys = self.shared.standbys.lock();
+        let mut standbys = self.shared.standbys.0.lock();
         let Some(standby) = standbys.get_mut(key) else {
             return false;
         };
@@ -264,7 +255,7 @@ impl<St: LeaseStore> Dedup<St> {
         }
         let (displaced, started);
         {
-            let mut standbys = self.shared.standbys.lock();
+            let mut standbys = self.shared.standbys.0.lock();
             if self.tracker().is_draining() {
                 return Err(NotStoodBy::Draining);
             }
@@ -299,7 +290,7 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// Ends all standbys, and reports those whose events are not done after all.
     pub(super) async fn end_standbys(&self, reason: LostReason) -> Vec<Lost> {
-        let standbys: Vec<_> = self.shared.standbys.lock().drain().collect();
+        let standbys: Vec<_> = self.shared.standbys.0.lock().drain().collect();
         let lost = stream::iter(standbys).map(|(key, mut standby)| async move {
             standby.ended.notify_one();
             // Its task answers when it, and a run of its own, are gone.

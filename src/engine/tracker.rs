@@ -5,7 +5,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, sync::Notify, time::Instant};
 use tokio_util::task::{TaskTracker, task_tracker::TaskTrackerToken};
 
 use super::Limits;
-use crate::Key;
+use crate::{Key, mutex::Mutex};
 
 /// Background work of one layer. Draining waits for all of it.
 #[derive(Default)]
@@ -141,7 +141,7 @@ impl Tracker {
         limits: &Limits,
     ) -> Option<Detached> {
         let booked = self.book(bytes, limits)?;
-        let mut detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut detached = self.detached.lock();
         if detached.len() >= limits.detached_runs {
             return None;
         }
@@ -156,8 +156,7 @@ impl Tracker {
 
     /// The events whose detached runs are not over.
     pub(crate) fn detached(&self) -> Vec<Key> {
-        let detached = self.detached.lock().unwrap_or_else(PoisonError::into_inner);
-        detached.values().cloned().collect()
+        self.detached.lock().values().cloned().collect()
     }
 }
 
@@ -194,11 +193,6 @@ pub(crate) struct Detached {
 
 impl Drop for Detached {
     fn drop(&mut self) {
-        let mut detached = self
-            .tracker
-            .detached
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        detached.remove(&self.n);
+        self.tracker.detached.lock().remove(&self.n);
     }
 }

@@ -1,11 +1,8 @@
 //! Many small maps in place of a big one.
 
-use std::{
-    iter,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::{iter, sync::MutexGuard};
 
-use crate::{Key, identity::shard_of};
+use crate::{Key, identity::shard_of, mutex::Mutex};
 
 /// Shards of a map, each under a lock of its own: one big map under one lock holds everybody up
 /// while it grows.
@@ -32,16 +29,11 @@ impl<T> Shards<T> {
 
     /// The shard that has this key, or would.
     pub(super) fn of(&self, key: &Key) -> MutexGuard<'_, T> {
-        lock(&self.shards[shard_of(key, self.shards.len())])
+        self.shards[shard_of(key, self.shards.len())].lock()
     }
 
     /// All of them, one after the other.
     pub(super) fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
-        self.shards.iter().map(lock)
+        self.shards.iter().map(Mutex::lock)
     }
-}
-
-/// No code that can panic runs under the lock, so a poisoned one is as good as any.
-fn lock<T>(shard: &Mutex<T>) -> MutexGuard<'_, T> {
-    shard.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -17,7 +17,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tower::{Service, ServiceExt};
 use tower_webhook_dedup::{
-    DedupEvent, Delivery, EventId, LeaseStore, Lost, Outcome, RequestBody, WebhookDedupLayer,
+    DedupEvent, Delivery, EventId, Key, KeyBy, LeaseStore, Lost, Outcome, RequestBody,
+    WebhookDedupLayer,
 };
 
 /// `P(id)` of the cases.
@@ -41,6 +42,16 @@ pub(crate) fn c0<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
         .retention(secs(24 * 3600))
         .store_timeout(millis(300))
         .max_body(64 * 1024)
+}
+
+/// `C0` with events told by their id alone, so that a test can hold one from outside.
+pub(crate) fn by_id<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
+    c0(store).key_by(KeyBy::Id)
+}
+
+/// The key of `e1` there.
+pub(crate) fn e1() -> Key {
+    Key::new("t", "e1")
 }
 
 pub(crate) const fn secs(secs: u64) -> Duration {

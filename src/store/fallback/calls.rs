@@ -1,8 +1,11 @@
 //! What each call does with the two stores.
 
-use std::{future::Future, time::Duration};
+use std::{
+    future::{Future, ready},
+    time::Duration,
+};
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::Either};
 use tokio::time::Instant;
 
 use super::{
@@ -245,8 +248,12 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
         let shared = &self.shared;
         let (secondary, copy) = (shared.secondary.clone(), key.clone());
         let mut mirror = Box::pin(async move { secondary.acquire(&copy, token, lease, by).await });
-        let mirrored = (&mut mirror).now_or_never();
-        let is_mirrored = matches!(mirrored, Some(Ok(Acquire::Acquired { .. })));
+        let at_once = (&mut mirror).now_or_never();
+        let is_mirrored = matches!(at_once, Some(Ok(Acquire::Acquired { .. })));
+        let mirrored = match at_once {
+            Some(mirrored) => Either::Left(ready(mirrored)),
+            None => Either::Right(mirror),
+        };
         // After the secondary knows of it: whoever switches from here on finds it there.
         let moved = {
             let mut state = shared.lock();
@@ -263,17 +270,13 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
             moved
         };
         let acquired = Acquire::Acquired { attempt };
-        if !moved && is_mirrored {
-            return acquired;
-        }
         if !moved {
-            let (mirrored, shared, key) = (mirrored, shared.clone(), key.clone());
-            let overrule = async move {
-                let mirrored = match mirrored {
-                    Some(mirrored) => mirrored,
-                    None => mirror.await,
-                };
-                let mirrored = match mirrored {
+            if is_mirrored {
+                return acquired;
+            }
+            let (shared, key) = (shared.clone(), key.clone());
+            self.shared.mirror(by, async move {
+                let mirrored = match mirrored.await {
                     // What the secondary remembers is over: the primary knows.
                     Ok(Acquire::InFlight { .. } | Acquire::Done(_)) => {
                         overrule(&shared, &key, token, true, epoch, by).await;
@@ -284,16 +287,11 @@ impl<P: LeaseStore, S: LeaseStore> Fallback<P, S> {
                 if let Ok(Acquire::Acquired { .. }) = mirrored {
                     lease_mirrored(&shared, &key, token, lease, by).await;
                 }
-            };
-            self.shared.mirror(by, overrule);
+            });
             return acquired;
         }
         let _here = shared.here(key);
-        let mirrored = match mirrored {
-            Some(mirrored) => mirrored,
-            None => mirror.await,
-        };
-        match mirrored {
+        match mirrored.await {
             Ok(other @ (Acquire::InFlight { .. } | Acquire::Done(_))) => {
                 self.owe(|book| {
                     book.owe_release(key, token, Release::Abandoned, lease, false);

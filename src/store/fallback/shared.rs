@@ -8,7 +8,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
 };
 
 use futures_util::FutureExt;
@@ -19,7 +19,9 @@ use tokio::{
 };
 
 use super::{Settings, Switch, back::Watch, book::Book};
-use crate::{Key, LeaseStore, StoreError, StoreErrorKind, Token, store::FallbackError};
+use crate::{
+    Key, LeaseStore, StoreError, StoreErrorKind, Token, mutex::Mutex, store::FallbackError,
+};
 
 /// How many calls that mirror something wait for a slow secondary at once. At the cap it misses
 /// some.
@@ -105,7 +107,7 @@ impl<P, S> Shared<P, S> {
 
     /// No code of others runs under the lock.
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// The secondary decides about the event from now on.

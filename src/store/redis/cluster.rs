@@ -8,25 +8,23 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
 use futures_util::{StreamExt, stream};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
     access::Access,
+    attempt::{Attempt, Attempting},
     error::RedisStoreError,
     own::Own,
     sending::{Reply, Sending},
     slots::{Redirect, Slots, slot_of},
     target::Target,
 };
-use crate::{Key, StoreError, StoreErrorKind};
+use crate::{Key, StoreError, StoreErrorKind, mutex::Mutex};
 
 /// A cluster, of which some nodes are known from the start.
 pub(super) struct Cluster {
@@ -40,21 +38,11 @@ struct State {
     nodes: HashMap<Arc<str>, Arc<Own>>,
     /// Whose keys are where, as far as we know.
     slots: Option<Slots>,
-    look: Option<Look>,
+    /// Asks the cluster where its keys are.
+    look: Option<Attempt<()>>,
     /// When the last look ended.
     looked: Option<Instant>,
 }
-
-/// A task that asks the cluster where its keys are. It is its own task so that a caller who gives
-/// up does not end it.
-#[derive(Clone)]
-struct Look {
-    outcome: watch::Receiver<Outcome>,
-    /// By then it is over, unless nobody drives its runtime.
-    over: Instant,
-}
-
-type Outcome = Option<Result<(), RedisStoreError>>;
 
 impl Cluster {
     /// How often one command is sent on to another node.
@@ -109,7 +97,7 @@ impl Cluster {
                         return Err(error);
                     }
                     if let Some(look) = look {
-                        look.over(by).await;
+                        look.outcome(by).await;
                     }
                     // Whether a command that may have landed is repeated is decided elsewhere.
                     match self.known_owner(slot) {
@@ -138,7 +126,7 @@ impl Cluster {
     pub(super) async fn known(self: &Arc<Self>, by: Instant) -> Result<(), RedisStoreError> {
         loop {
             let Some(look) = self.look() else {
-                if self.lock().slots.is_some() {
+                if self.state.lock().slots.is_some() {
                     return Ok(());
                 }
                 // The last look was in vain, and just now.
@@ -148,7 +136,7 @@ impl Cluster {
                 }
                 continue;
             };
-            if let Some(outcome) = look.over(by).await {
+            if let Some(outcome) = look.outcome(by).await {
                 return outcome;
             }
             tokio::task::yield_now().await;
@@ -163,12 +151,12 @@ impl Cluster {
     }
 
     fn known_owner(&self, slot: u16) -> Option<Arc<str>> {
-        self.lock().slots.as_ref()?.owner(slot).cloned()
+        self.state.lock().slots.as_ref()?.owner(slot).cloned()
     }
 
     /// The connection to a node.
     fn node(&self, address: &Arc<str>) -> Result<Arc<Own>, RedisStoreError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(own) = state.nodes.get(address) {
             return Ok(Arc::clone(own));
         }
@@ -179,7 +167,7 @@ impl Cluster {
     }
 
     fn moved(self: &Arc<Self>, slot: u16, to: &Arc<str>) {
-        if let Some(slots) = &mut self.lock().slots {
+        if let Some(slots) = &mut self.state.lock().slots {
             slots.moved(slot, Arc::clone(to));
         }
         // Others have moved too, most likely.
@@ -187,46 +175,39 @@ impl Cluster {
     }
 
     /// Starts to look where the keys are, if nobody does; `None` if somebody just has.
-    fn look(self: &Arc<Self>) -> Option<Look> {
-        let now = Instant::now();
-        let mut state = self.lock();
+    fn look(self: &Arc<Self>) -> Option<Attempt<()>> {
+        let mut state = self.state.lock();
         if let Some(look) = &state.look
-            && now < look.over
-            && look.outcome.has_changed().is_ok()
+            && look.goes_on()
         {
             return Some(look.clone());
         }
-        if state.looked.is_some_and(|at| now < at + Self::PAUSE) {
+        if state.looked.is_some_and(|at| at.elapsed() < Self::PAUSE) {
             return None;
         }
-        let (sender, outcome) = watch::channel(None);
-        let look = Look {
-            outcome,
-            over: now + 2 * self.access.connect_timeout,
-        };
+        let (look, looking) = Attempt::new(2 * self.access.connect_timeout);
         state.look = Some(look.clone());
-        tokio::spawn(Arc::clone(self).ask_around(sender));
+        tokio::spawn(Arc::clone(self).ask_around(looking));
         Some(look)
     }
 
-    async fn ask_around(self: Arc<Self>, sender: watch::Sender<Outcome>) {
+    async fn ask_around(self: Arc<Self>, looking: Attempting<()>) {
         let answer = self.first_answer().await;
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.look.as_ref();
-            if !current.is_some_and(|look| look.outcome.same_channel(&sender.subscribe())) {
+            if !current.is_some_and(|look| look.is_of(&looking)) {
                 return;
             }
             state.look = None;
             state.looked = Some(Instant::now());
         }
-        let outcome = answer.map(|slots| self.learn(slots));
-        sender.send_replace(Some(outcome));
+        looking.tell(answer.map(|slots| self.learn(slots)));
     }
 
     fn learn(&self, slots: Slots) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let known: BTreeSet<_> = slots.nodes().chain(&self.seeds).cloned().collect();
         state.nodes.retain(|address, _| known.contains(address));
         state.slots = Some(slots);
@@ -236,7 +217,7 @@ impl Cluster {
     async fn first_answer(&self) -> Result<Slots, RedisStoreError> {
         let by = Instant::now() + self.access.connect_timeout;
         let mut addresses: Vec<_> = {
-            let state = self.lock();
+            let state = self.state.lock();
             let known = state.slots.iter().flat_map(Slots::nodes);
             let all: BTreeSet<_> = known.chain(&self.seeds).cloned().collect();
             all.into_iter().collect()
@@ -271,7 +252,7 @@ impl Cluster {
     /// The primaries, and what is known of the others.
     pub(super) fn primaries(&self) -> Vec<(Arc<str>, Arc<Own>)> {
         let addresses: BTreeSet<_> = {
-            let state = self.lock();
+            let state = self.state.lock();
             let slots = state.slots.as_ref();
             slots
                 .into_iter()
@@ -288,26 +269,9 @@ impl Cluster {
 
     /// How many slots nobody has, and whether there are replicas.
     pub(super) fn shape(&self) -> Option<(u32, bool)> {
-        let state = self.lock();
+        let state = self.state.lock();
         let slots = state.slots.as_ref()?;
         Some((slots.uncovered(), slots.has_replicas()))
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Look {
-    /// Waits until it is over, but not longer than `by`.
-    async fn over(mut self, by: Instant) -> Outcome {
-        let finished = self.outcome.wait_for(Option::is_some);
-        match timeout_at(by.min(self.over), finished).await {
-            Ok(Ok(outcome)) => outcome.clone(),
-            // The time is over; or the task is gone with its runtime.
-            _ => None,
-        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! The store that many processes share: Redis.
 
 mod access;
+mod attempt;
 mod builder;
 mod check;
 #[cfg(feature = "cluster")]

@@ -3,25 +3,23 @@
 use std::{
     fmt,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
     },
     time::Duration,
 };
 
 use redis::Value;
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::Instant;
 
 use super::{
+    attempt::{Attempt, Attempting},
     error::RedisStoreError,
     sending::{Reply, Sending, Wait, answer},
     target::Target,
     wire::Wire,
 };
-use crate::{StoreError, StoreErrorKind};
+use crate::{StoreError, StoreErrorKind, mutex::Mutex};
 
 /// One connection that all calls share, made by the first of them.
 pub(super) struct Own {
@@ -32,7 +30,7 @@ pub(super) struct Own {
 #[derive(Default)]
 struct State {
     link: Option<Arc<Link>>,
-    attempt: Option<Attempt>,
+    attempt: Option<Attempt<Arc<Link>>>,
     /// Connections in a row that did not come about or were of no use.
     failures: u32,
     /// Until then nobody connects, and calls get the error at once.
@@ -49,16 +47,6 @@ struct Link {
     /// Where it leads, if that may change, and when somebody last looked whether it has.
     place: Option<(String, Mutex<Instant>)>,
 }
-
-/// A task that connects. It is its own task so that a caller who gives up does not end it.
-#[derive(Clone)]
-struct Attempt {
-    outcome: watch::Receiver<Outcome>,
-    /// By then it is over, unless nobody drives its runtime.
-    over: Instant,
-}
-
-type Outcome = Option<Result<Arc<Link>, RedisStoreError>>;
 
 impl Own {
     /// After so many commands in a row without a reply a connection is given up.
@@ -133,7 +121,7 @@ impl Own {
         };
         {
             let now = Instant::now();
-            let mut looked = looked.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut looked = looked.lock();
             if now < *looked + Self::LOOKS_EVERY {
                 return;
             }
@@ -164,7 +152,7 @@ impl Own {
             _ => {
                 link.timeouts.store(0, Ordering::Relaxed);
                 if !link.proven.swap(true, Ordering::Relaxed) {
-                    let mut state = self.lock();
+                    let mut state = self.state.lock();
                     state.failures = 0;
                     state.pause = None;
                 }
@@ -174,7 +162,7 @@ impl Own {
 
     /// Gives the connection up, so that the next call makes another.
     fn discard(&self, link: &Arc<Link>, error: &RedisStoreError) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if !state.link.as_ref().is_some_and(|it| Arc::ptr_eq(it, link)) {
             return;
         }
@@ -194,15 +182,12 @@ impl Own {
     /// The current connection, or a new one if it comes about by then.
     async fn link(self: &Arc<Self>, by: Instant) -> Result<Arc<Link>, RedisStoreError> {
         loop {
-            let mut attempt = match self.link_or_attempt()? {
+            let attempt = match self.link_or_attempt()? {
                 Ready::Link(link) => return Ok(link),
                 Ready::Not(attempt) => attempt,
             };
-            let finished = attempt.outcome.wait_for(Option::is_some);
-            if let Ok(Ok(outcome)) = timeout_at(by.min(attempt.over), finished).await
-                && let Some(outcome) = outcome.as_ref()
-            {
-                return outcome.clone();
+            if let Some(outcome) = attempt.outcome(by).await {
+                return outcome;
             }
             // The time is over; or the task is gone with its runtime, and another is needed.
             tokio::task::yield_now().await;
@@ -217,40 +202,34 @@ impl Own {
 
     /// Starts to connect if nobody does.
     fn link_or_attempt(self: &Arc<Self>) -> Result<Ready, RedisStoreError> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let Some(link) = &state.link {
             return Ok(Ready::Link(Arc::clone(link)));
         }
-        let now = Instant::now();
         if let Some(attempt) = &state.attempt
-            && now < attempt.over
-            && attempt.outcome.has_changed().is_ok()
+            && attempt.goes_on()
         {
             return Ok(Ready::Not(attempt.clone()));
         }
         if let Some((until, error)) = &state.pause
-            && now < *until
+            && Instant::now() < *until
         {
             return Err(error.clone());
         }
-        let (sender, outcome) = watch::channel(None);
-        let attempt = Attempt {
-            outcome,
-            over: now + 2 * self.target.connect_timeout(),
-        };
+        let (attempt, attempting) = Attempt::new(2 * self.target.connect_timeout());
         state.attempt = Some(attempt.clone());
-        tokio::spawn(Arc::clone(self).connect(sender));
+        tokio::spawn(Arc::clone(self).connect(attempting));
         Ok(Ready::Not(attempt))
     }
 
-    async fn connect(self: Arc<Self>, sender: watch::Sender<Outcome>) {
+    async fn connect(self: Arc<Self>, attempting: Attempting<Arc<Link>>) {
         let outcome = self.target.connect().await;
         let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             // Another may have taken this one's place, if it was held up.
             let current = state.attempt.as_ref();
-            if !current.is_some_and(|attempt| attempt.outcome.same_channel(&sender.subscribe())) {
+            if !current.is_some_and(|attempt| attempt.is_of(&attempting)) {
                 return;
             }
             state.attempt = None;
@@ -259,18 +238,13 @@ impl Own {
                 Err(error) => state.fail(error.clone()),
             }
         }
-        sender.send_replace(Some(outcome));
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        attempting.tell(outcome);
     }
 }
 
 enum Ready {
     Link(Arc<Link>),
-    Not(Attempt),
+    Not(Attempt<Arc<Link>>),
 }
 
 impl Link {

@@ -4,12 +4,13 @@ use std::{
     collections::VecDeque,
     io,
     mem::{swap, take},
-    sync::{Mutex, MutexGuard, PoisonError},
     task::{Context, Waker},
 };
 
 use redis::{Arg, Cmd, RedisError, RedisResult, Value};
 use tokio::sync::oneshot;
+
+use crate::mutex::Mutex;
 
 /// From those who send commands to the task that writes them.
 #[derive(Default)]
@@ -55,7 +56,7 @@ impl Queue {
             reply_to,
         };
         let idle = {
-            let mut state = self.lock();
+            let mut state = self.0.lock();
             if !state.closed {
                 state.waiting.push_back(command);
             }
@@ -69,12 +70,12 @@ impl Queue {
 
     /// An empty command with room for another, if one was given back.
     pub(super) fn spare(&self) -> Option<Cmd> {
-        self.lock().spare.pop()
+        self.0.lock().spare.pop()
     }
 
     /// Takes those back that were sent. Not one that is long, whose room would be held for ever.
     pub(super) fn give_back(&self, commands: impl Iterator<Item = Cmd>) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         let room = SPARE.saturating_sub(state.spare.len());
         let short = commands.filter(|command| length(command) <= LONGEST_SPARE);
         state.spare.extend(short.take(room).map(|mut command| {
@@ -85,7 +86,7 @@ impl Queue {
 
     /// How many are waiting.
     pub(super) fn len(&self) -> usize {
-        self.lock().waiting.len()
+        self.0.lock().waiting.len()
     }
 
     /// Takes up to `most` of the waiting commands into `taken`, which is empty: `true`. `false` where
@@ -96,7 +97,7 @@ impl Queue {
         taken: &mut VecDeque<Command>,
         cx: &Context<'_>,
     ) -> bool {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         if state.waiting.is_empty() {
             state.idle = Some(cx.waker().clone());
             return false;
@@ -111,16 +112,11 @@ impl Queue {
 
     /// Takes no more commands, and lets those go that are waiting.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
+        let mut state = self.0.lock();
         state.closed = true;
         let waiting = take(&mut state.waiting);
         drop(state);
         drop(waiting);
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,10 +1,6 @@
 //! Writes that count only when replicas have them.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError, atomic::AtomicBool},
-    time::Duration,
-};
+use std::{fmt, sync::atomic::AtomicBool, time::Duration};
 
 use tokio::{
     sync::{Semaphore, SemaphorePermit},
@@ -12,7 +8,7 @@ use tokio::{
 };
 
 use super::{connection::Connection, error::RedisStoreError, steps::Steps};
-use crate::{Acquire, Key, Record, Release, Token};
+use crate::{Acquire, Key, Record, Release, Token, mutex::Mutex};
 
 /// Takes the steps that write on connections of their own: `WAIT` holds up every command behind it
 /// on its connection, and speaks only of what was written on it.
@@ -108,17 +104,12 @@ impl Replicas {
         };
         let free = timeout_at(by, self.free.acquire()).await;
         let permit = free.map_err(|_| busy())?.map_err(|_| busy())?;
-        let connection = self.lock_idle().pop().ok_or_else(busy)?;
+        let connection = self.idle.lock().pop().ok_or_else(busy)?;
         Ok(Seat {
             connection,
             replicas: self,
             _permit: permit,
         })
-    }
-
-    /// No code that can panic runs under the lock, so a poisoned one is as good as any.
-    fn lock_idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -132,7 +123,7 @@ struct Seat<'a> {
 
 impl Drop for Seat<'_> {
     fn drop(&mut self) {
-        self.replicas.lock_idle().push(self.connection.clone());
+        self.replicas.idle.lock().push(self.connection.clone());
     }
 }
 
