@@ -243,6 +243,15 @@ impl<S, St: LeaseStore> Flow<S, St> {
     {
         let guard = self.guard.clone();
         let Guard { dedup, rules } = &*guard;
+        match guard.runs_outside(&request, &identity.key).await {
+            Ok(None) => {}
+            Ok(Some(attempt)) => return self.run_inside(request, attempt),
+            Err(error) => {
+                let retry_after = SOON;
+                let refusal = Refusal::StoreFailed { error, retry_after };
+                return Step::Answer(Ok(guard.refuse(refusal)));
+            }
+        }
         let then = match rules.in_flight {
             InFlight::Acknowledge => AfterWait::Acknowledge,
             InFlight::RetryLater => AfterWait::RetryLater,
@@ -266,6 +275,18 @@ impl<S, St: LeaseStore> Flow<S, St> {
             Err(NotStoodBy::NoRoom) => guard.in_flight(Refusal::NoRoom { retry_after }),
             Err(NotStoodBy::Draining) => guard.in_flight(Refusal::Draining { retry_after }),
         }))
+    }
+
+    /// The run of a layer outside has got here. That layer judges the answer.
+    fn run_inside<B: Send + 'static>(self, request: Buffered, attempt: u32) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        Step::inner(async move {
+            let response = oneshot(self.inner, request.into_request(None)).await?;
+            let response = response.map(ResponseBody::inner);
+            Ok(self.guard.rules.mark(response, Outcome::Run { attempt }))
+        })
     }
 
     /// Makes the promise to bring the event to an end.
