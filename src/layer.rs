@@ -77,7 +77,7 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     ///
     /// Defaults to the path of the request as the layer sees it, behind the name of the
     /// [preset](crate::providers) where there is one. Axum's `nest` strips its prefix: set a namespace
-    /// there.
+    /// there; and where the host or the query tells endpoints apart, which are not part of the path.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.rules.namespace = Namespace::Fixed(namespace.into());
         self
