@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    BodyHash, DedupEvent, Key, Lease, LeaseStore, OnDisconnect,
+    BodyHash, DedupEvent, Key, Lease, LeaseStore, OnDisconnect, Token,
     buffered::Buffered,
     delivery::Identity,
     engine::{Beat, Settings, Tracker},
@@ -26,6 +26,8 @@ pub(crate) struct Call {
     /// As in [`Identity`].
     pub(crate) target: Option<BodyHash>,
     pub(crate) attempt: u32,
+    /// What holds the event, or may.
+    pub(crate) token: Option<Token>,
     pub(crate) beat: Option<Arc<Beat>>,
     tracker: Arc<Tracker>,
     settings: Arc<Settings>,
@@ -54,6 +56,7 @@ impl Call {
             body_hash: identity.body_hash,
             target: identity.target,
             attempt: lease.map_or(1, Lease::attempt),
+            token: lease.map(Lease::token),
             beat: lease.and_then(Lease::beat).cloned(),
             tracker: dedup.tracker().clone(),
             settings: dedup.settings().clone(),

@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{BodyHash, Key, Record, call::Call, identity::IdText};
+use crate::{BodyHash, Key, Record, Token, call::Call, identity::IdText};
 
 /// The delivery that a handler is running, in the extensions of its request.
 ///
@@ -26,6 +26,11 @@ pub struct Delivery(Arc<Call>);
 impl Delivery {
     pub(crate) const fn new(call: Arc<Call>) -> Self {
         Self(call)
+    }
+
+    /// The token that its run holds this event with, if this is its event and it has one.
+    pub(crate) fn token_of(&self, key: &Key) -> Option<Token> {
+        self.0.token.filter(|_| self.0.key == *key)
     }
 
     /// The id of the event, as the request has it; the body's hash where

@@ -5,9 +5,9 @@ use http::{Response, StatusCode};
 use http_body::Body;
 
 use crate::{
-    BodyHash, Dedup, DedupEvent, Key, LeaseStore, Outcome, Record, Refusal, RequestBody,
-    ResponseBody, buffered::Buffered, delivery::Identity, replay::replay, reply, rules::Rules,
-    run::Ended,
+    BodyHash, Dedup, DedupEvent, Delivery, Entry, Error, Key, LeaseStore, Outcome, Record, Refusal,
+    RequestBody, ResponseBody, buffered::Buffered, delivery::Identity, replay::replay, reply,
+    rules::Rules, run::Ended,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -30,6 +30,24 @@ impl<St: LeaseStore> Guard<St> {
         }
         let read = request.read(body, limit, time).await;
         read.map_err(|refusal| (refusal, None))
+    }
+
+    /// Which attempt it is that holds the event, where that is the run of a layer outside, which
+    /// this request is part of.
+    pub(crate) async fn runs_outside(
+        &self,
+        request: &Buffered,
+        key: &Key,
+    ) -> Result<Option<u32>, Error> {
+        let delivery = request.parts.extensions.get::<Delivery>();
+        let Some(held) = delivery.and_then(|delivery| delivery.token_of(key)) else {
+            return Ok(None);
+        };
+        // It may have lost the event meanwhile; and it may have it in another store.
+        Ok(match self.dedup.inspect(key).await? {
+            Some(Entry::Running { token, attempt, .. }) if token == held => Some(attempt),
+            _ => None,
+        })
     }
 
     /// The answer to a request whose handler ran.

@@ -72,11 +72,12 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// Keeps the events of this endpoint, or tenant, apart from others on the same store. Two
-    /// layers of one namespace swallow each other's events.
+    /// layers of one namespace swallow each other's events; but one inside the other lets the run of
+    /// that one through.
     ///
     /// Defaults to the path of the request as the layer sees it, behind the name of the
     /// [preset](crate::providers) where there is one. Axum's `nest` strips its prefix: set a namespace
-    /// there.
+    /// there; and where the host or the query tells endpoints apart, which are not part of the path.
     pub fn namespace(mut self, namespace: impl Into<Arc<str>>) -> Self {
         self.rules.namespace = Namespace::Fixed(namespace.into());
         self

@@ -94,7 +94,9 @@
 //!   event, and how long they go on, is known there.
 //! - **Verify signatures outside** this layer, so that a forged request makes no store call and
 //!   cannot claim an id. **Only verification, limits and tracing belong outside**: a layer out there
-//!   that commits, times out or rolls back can undo a run that is recorded as completed here.
+//!   that commits, times out or rolls back can undo a run that is recorded as completed here. What it
+//!   puts around the request, such as a task-local or a `LocalSet`, is not there where a run has no
+//!   sender: of a standby, or after a hang-up. What it puts into the request's extensions is.
 //! - **Drain at shutdown**: [`DrainHandle::drain`]. A process that just ends breaks the promises that
 //!   its standbys are.
 //! - **Give each endpoint its own [namespace](WebhookDedupLayer::namespace).** The default is the path
