@@ -86,7 +86,29 @@ impl fmt::Debug for DeadLetter {
 /// Something that the layer did or met. Metrics and logs hang here, and only here.
 ///
 /// Given to [`on_event`](crate::WebhookDedupLayer::on_event); with the feature `tracing` each is
-/// also one `tracing` event, at the level named.
+/// also one `tracing` event, at the level named, with the target `tower_webhook_dedup::event`.
+///
+/// ```
+/// # use tower_webhook_dedup::{DedupEvent, EventId, MemoryStore, WebhookDedupLayer};
+/// # fn count(_: &str) {}
+/// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
+///     .on_event(|event| match event {
+///         DedupEvent::Completed { .. } => count("completed"),
+///         DedupEvent::Duplicate { .. } => count("duplicate"),
+///         DedupEvent::StoreFailed { .. } => count("store failed"),
+///         // To be kept where somebody looks after them: nobody else has the request any more.
+///         DedupEvent::Lost(lost) => eprintln!("{} {:?}", lost.key, lost.request.body()),
+///         _ => {}
+///     });
+/// ```
+///
+/// # What is logged
+///
+/// Keys, and with them namespaces and event ids; but no headers, and bodies only in two cases:
+/// **[`Lost`](Self::Lost) and [`GaveUp`](Self::GaveUp) log the method, the URI with its query, and the
+/// whole body**, since the log may be all that is left of them. Where bodies or query strings must not
+/// get into a log, keep these two with `on_event` and switch the target to `off`, as by
+/// `RUST_LOG=info,tower_webhook_dedup::event=off`.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum DedupEvent {

@@ -245,8 +245,9 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     }
 
     /// How many bytes a body may have. Longer ones are refused with 413, unread where their length
-    /// is declared. A framework's own limit on the handler counts separately, and one outside that
-    /// cuts a streamed body off shows as a broken body here: 400.
+    /// is declared. A framework's own limit on the handler counts separately: axum's is 2 MiB, and is
+    /// lifted by `.layer(DefaultBodyLimit::disable())` on the routes, before this layer is added. One
+    /// outside that cuts a streamed body off shows as a broken body here: 400.
     ///
     /// Defaults to 2 MiB.
     pub fn max_body(mut self, bytes: usize) -> Self {

@@ -13,6 +13,7 @@ async fn found(store: &RedisStore) -> Vec<String> {
     let sentence = |finding: &Finding| {
         let text = finding.to_string();
         assert!(text.ends_with('.') && !text.contains('\n'), "{text}");
+        assert!(!text.ends_with(".."), "{text}");
         text
     };
     findings.iter().map(sentence).collect()
@@ -133,6 +134,8 @@ async fn a_server_that_is_not_there_is_one_finding() {
         matches!(&findings[..], [Finding::Unreachable { error, .. }] if error.code() == Some("NOAUTH")),
         "{findings:?}"
     );
+    // The server's own words end with a full stop.
+    assert!(found(&open(&server)).await[0].contains("NOAUTH"));
     server.kill();
     let proxy = Proxy::before(&server).await;
     let store = RedisStore::builder(&proxy.url()).connect_timeout(Duration::from_millis(200));

@@ -96,6 +96,22 @@ fn an_error_is_shown_as_a_sentence() {
 }
 
 #[test]
+fn a_malformed_url_is_told_what_one_looks_like() {
+    for url in [
+        "localhost:6379",
+        "redis://:pass/word@localhost",
+        "http://localhost",
+    ] {
+        let error = RedisStore::open(url).expect_err(url).to_string();
+        let form = "redis://[user][:password@]host[:port][/db]";
+        assert!(
+            error.contains(form) && error.contains("percent-encoded"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn a_malformed_url_is_an_error_without_the_password() {
     for url in [
         "",

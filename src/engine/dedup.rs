@@ -220,7 +220,27 @@ impl<St: LeaseStore> Dedup<St> {
     /// unless another run has it by then. Where another process runs it, that one goes on answering
     /// that it does.
     ///
-    /// `false`: there was nothing to forget.
+    /// `false`: there was nothing to forget, or a live lease that was not to be.
+    ///
+    /// The [`Key`] is in each log line and [`DedupEvent`] about the event, and parses from its text. By
+    /// hand, `redis-cli --scan --pattern 'webhook:lock:billing:evt_1:*'` finds it, and `DEL` of it does
+    /// the same for what is done or failed; but processes with a [`Cached`](crate::Cached) store, or a
+    /// completion that is not written yet, go on knowing it for a while.
+    ///
+    /// ```
+    /// # use tower_webhook_dedup::{Dedup, Key, MemoryStore, Ran};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # async fn work() -> Result<(), std::io::Error> { Ok(()) }
+    /// let dedup = Dedup::new(MemoryStore::new()); // or `layer.dedup()`
+    /// # dedup.run(&Key::new("billing", "evt_1"), work).await?;
+    /// let key: Key = "webhook:lock:billing:evt_1:*".parse()?;
+    /// assert!(dedup.inspect(&key).await?.is_some());
+    /// assert!(dedup.forget(&key, false).await?);
+    /// assert!(matches!(dedup.run(&key, work).await?, Ran::Completed(())));
+    /// # Ok(())
+    /// # }
+    /// ```
     ///
     /// # Errors
     ///

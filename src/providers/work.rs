@@ -11,8 +11,9 @@ use crate::{EventId, Preset, StoreFailure};
 ///   that should run again needs [`Dedup::forget`](crate::Dedup::forget).
 /// - No signature covers the header. The body is in the key, so that nobody can hide an event behind the
 ///   id of another.
-/// - `ping` passes by. Bodies have up to 25 MB, and so may they here: axum's own limit on the handler is
-///   2 MB.
+/// - `ping` passes by. Bodies have up to 25 MB, and so may they here. Axum has a limit of 2 MB of its own,
+///   and what it refuses never comes again: `.layer(DefaultBodyLimit::disable())`, before this layer is
+///   added, leaves the limit to this one.
 /// - Unsure: that the body of a redelivery is the same is expected, not stated.
 ///
 /// [GitHub]: https://github.com/github/docs/blob/main/content/webhooks/using-webhooks/best-practices-for-using-webhooks.md

@@ -34,6 +34,37 @@ use crate::Key;
 /// duplicates get the plain 200.
 ///
 /// Clones share their entries.
+///
+/// # Testing a handler
+///
+/// With tokio's feature `test-util` and its clock paused, days pass at once:
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use axum::{Router, body::Body, http::Request, routing::post};
+/// use tower::ServiceExt;
+/// use tower_webhook_dedup::{MemoryStore, WebhookDedupLayer, providers};
+///
+/// # /*
+/// #[tokio::test(start_paused = true)]
+/// # */
+/// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+/// async fn an_event_is_remembered_for_four_days() {
+///     let dedup = WebhookDedupLayer::new(MemoryStore::new(), providers::stripe());
+///     let app = Router::new().route("/hook", post(|| async {})).layer(dedup);
+///     let outcome = async || {
+///         let event = Request::post("/hook").body(Body::from(r#"{"id":"evt_1"}"#)).unwrap();
+///         let answer = app.clone().oneshot(event).await.unwrap();
+///         answer.headers()["webhook-dedup"].clone()
+///     };
+///     assert_eq!(outcome().await, "run");
+///     assert_eq!(outcome().await, "duplicate");
+///     tokio::time::sleep(Duration::from_secs(4 * 24 * 3600)).await;
+///     assert_eq!(outcome().await, "run");
+/// }
+/// # an_event_is_remembered_for_four_days();
+/// ```
 #[derive(Clone)]
 pub struct MemoryStore {
     shards: Arc<Shards<Shard>>,

@@ -45,7 +45,8 @@ pub use self::{
 /// writes later. All are idempotent per [`Token`]: a call whose reply got lost can be repeated, and
 /// the engine does repeat. An expired entry counts as absent.
 ///
-/// Durations are from a millisecond to ten years, moments are those of [tokio's clock](Instant).
+/// Durations are from a millisecond to ten years (3 660 days), moments are those of [tokio's
+/// clock](Instant).
 ///
 /// Every method takes `by`, the moment at which the caller stops waiting. A store should stop
 /// trying then; the engine drops the call in any case, so a dropped future must leave nothing
@@ -53,7 +54,16 @@ pub use self::{
 ///
 /// A value that cannot be read is an error, never a duplicate.
 ///
-/// With the feature `test-util`, `contract` checks all of this for a store of your own.
+/// # A store of your own
+///
+/// `examples/store.rs` is a whole one, of a map under a lock; in a database each method is one statement,
+/// or one transaction, on one row. [`Entry`] has a text form, by `Display` and `FromStr`, that other
+/// processes read as well. With the feature `test-util`, `contract` checks all that is said here:
+///
+/// ```toml
+/// [dev-dependencies]
+/// tower-webhook-dedup = { version = "0.1", features = ["test-util"] }
+/// ```
 pub trait LeaseStore: Clone + Send + Sync + 'static {
     /// What goes wrong in this store.
     type Error: StoreError;

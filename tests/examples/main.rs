@@ -6,6 +6,7 @@ mod hyper;
 mod playground;
 mod process;
 mod signature;
+mod store;
 mod storm;
 mod tonic;
 mod web;

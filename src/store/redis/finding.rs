@@ -107,14 +107,23 @@ pub enum Finding {
     },
 }
 
+/// The error as the end of a sentence, for which some servers have the full stop already.
+fn ending(error: &RedisStoreError) -> String {
+    let mut text = error.to_string();
+    if !text.ends_with('.') {
+        text.push('.');
+    }
+    text
+}
+
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unreachable { server, error } => {
-                write!(f, "{server} cannot be used: {error}.")
+                write!(f, "{server} cannot be used: {}", ending(error))
             }
             Self::RefusesWrites { server, error } => {
-                write!(f, "{server} refuses writes: {error}.")
+                write!(f, "{server} refuses writes: {}", ending(error))
             }
             Self::Denied {
                 server,
@@ -122,7 +131,8 @@ impl fmt::Display for Finding {
                 error,
             } => write!(
                 f,
-                "{server} does not let our user run {command}, which the store needs: {error}."
+                "{server} does not let our user run {command}, which the store needs: {}",
+                ending(error)
             ),
             Self::Replica { server } => write!(f, "{server} is a replica, which takes no writes."),
             Self::TooFewReplicas {
@@ -164,13 +174,14 @@ impl fmt::Display for Finding {
             ),
             Self::NoQuorum { server, error } => write!(
                 f,
-                "the Sentinel at {server} says that no failover could be agreed on: {error}."
+                "the Sentinel at {server} says that no failover could be agreed on: {}",
+                ending(error)
             ),
             Self::Unknown {
                 server,
                 what,
                 error,
-            } => write!(f, "{server} does not say {what}: {error}."),
+            } => write!(f, "{server} does not say {what}: {}", ending(error)),
         }
     }
 }

@@ -111,14 +111,18 @@ impl Server {
     }
 }
 
-/// The details of the error may repeat parts of the URL, and with them the password.
+/// The details of the error may repeat parts of the URL, and with them the password. Its text may
+/// say no more than that the URL was not understood, so this tells what one looks like.
 pub(super) fn malformed(error: &RedisError) -> RedisStoreError {
-    let text = if error.detail().is_none() {
-        format!("the URL of the server: {error}")
-    } else {
-        "the URL of the server is malformed".to_owned()
+    let text = error.to_string();
+    let why = match text.split(" - ").next() {
+        Some(why) if error.detail().is_none() => format!(" ({why})"),
+        _ => String::new(),
     };
-    RedisStoreError::misconfigured(text)
+    RedisStoreError::misconfigured(format!(
+        "the URL of the server is malformed{why}: it should be as \
+         redis://[user][:password@]host[:port][/db], and user and password percent-encoded"
+    ))
 }
 
 impl fmt::Debug for Server {
