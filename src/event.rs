@@ -86,7 +86,8 @@ impl fmt::Debug for DeadLetter {
 /// Something that the layer did or met. Metrics and logs hang here, and only here.
 ///
 /// Given to [`on_event`](crate::WebhookDedupLayer::on_event); with the feature `tracing` each is
-/// also one `tracing` event, at the level named, with the target `tower_webhook_dedup::event`.
+/// also one `tracing` event, at the level named, with the target `tower_webhook_dedup::event`. One that
+/// comes while a request is answered, or its sender hangs up, is in the span that the request came in.
 ///
 /// ```
 /// # use tower_webhook_dedup::{DedupEvent, EventId, MemoryStore, WebhookDedupLayer};
@@ -323,6 +324,14 @@ impl Context {
             #[cfg(feature = "tracing")]
             span: tracing::Span::current(),
         }
+    }
+
+    /// Does something in this span, from wherever the future is dropped.
+    pub(crate) fn within<T>(&self, act: impl FnOnce() -> T) -> T {
+        #[cfg(feature = "tracing")]
+        return self.span.in_scope(act);
+        #[cfg(not(feature = "tracing"))]
+        act()
     }
 
     /// The future as it goes on in this span.

@@ -1,0 +1,119 @@
+//! What the log tells, and what it keeps to itself. One test, since all logs of a process are one.
+
+use std::{
+    future::pending,
+    io::{self, Write},
+    sync::{Arc, Mutex},
+};
+
+use bytes::Bytes;
+use http::{Request, header::AUTHORIZATION};
+use http_body_util::Full;
+use tower::{Layer, Service};
+use tower_webhook_dedup::MemoryStore;
+use tracing::{Level, info_span};
+
+use http_support::{Handler, c0, secs, send, send_later};
+
+#[allow(dead_code, reason = "shared, and this file needs a part of it")]
+#[path = "support/http.rs"]
+mod http_support;
+
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl Log {
+    /// What was logged since this was last asked.
+    fn take(&self) -> String {
+        let bytes = std::mem::take(&mut *self.0.lock().unwrap());
+        String::from_utf8(bytes).unwrap()
+    }
+}
+
+impl Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A request that is full of secrets.
+fn secret(id: &str) -> Request<Full<Bytes>> {
+    let body = format!(r#"{{"id":"{id}","card":"s3cret-body"}}"#);
+    Request::post("/hook?token=s3cret-query")
+        .header(AUTHORIZATION, "s3cret-header")
+        .body(Full::from(body))
+        .unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
+    let log = Log::default();
+    let writer = log.clone();
+    tracing_subscriber::fmt()
+        .with_max_level(Level::TRACE)
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .init();
+    let lines = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
+
+    // A first delivery, a duplicate, one without an id, and one that fails at first.
+    let service = c0(MemoryStore::new()).layer(Handler::statuses([200, 500, 200]));
+    for id in ["e1", "e1", "", "e2", "e2"] {
+        send(&service, secret(id)).await;
+    }
+    let told = log.take();
+    assert_eq!(lines(&told, "event completed"), 2, "{told}");
+    assert_eq!(lines(&told, "event: duplicate"), 1, "{told}");
+    assert_eq!(lines(&told, "request refused"), 1, "{told}");
+    assert_eq!(lines(&told, "INFO"), 1, "{told}");
+    assert_eq!(lines(&told, "event failed"), 1, "{told}");
+    assert!(told.contains("webhook:lock:t:e1:"), "{told}");
+    assert!(!told.contains("s3cret"), "{told}");
+
+    // A sender that hangs up, whose request came in a span; and a duplicate of it.
+    let handler = Handler::new(|_| pending());
+    let layer = c0(MemoryStore::new()).run_limit(secs(3600));
+    let mut service = layer.layer(handler.clone());
+    let span = info_span!("request", number = 17);
+    let mut answer = Box::pin(span.in_scope(|| service.call(secret("e3"))));
+    tokio::select! {
+        _ = &mut answer => panic!("it has no end"),
+        () = handler.began(1) => {}
+    }
+    drop(answer);
+    send_later(&service, secret("e3")).await.unwrap();
+    let told = log.take();
+    let hung_up = told.lines().find(|line| line.contains("sender hung up"));
+    assert!(
+        hung_up.is_some_and(|line| line.contains("request{number=17}")),
+        "{told}"
+    );
+    assert_eq!(lines(&told, "standing by"), 1, "{told}");
+    assert!(!told.contains("s3cret"), "{told}");
+
+    // What it stood by for is lost in the end.
+    let drained = layer.drain_handle().drain(secs(1)).await;
+    assert_eq!(drained.lost().len(), 1);
+    let told = log.take();
+    let lost = told.lines().find(|line| line.contains("event lost"));
+    assert!(
+        lost.is_some_and(|line| line.contains("s3cret-body") && line.contains("s3cret-query")),
+        "{told}"
+    );
+    assert!(!told.contains("s3cret-header"), "{told}");
+
+    // And one that is given up.
+    let layer = c0(MemoryStore::new()).give_up_after(1);
+    send(&layer.layer(Handler::statuses([500])), secret("e4")).await;
+    let told = log.take();
+    let given_up = told.lines().find(|line| line.contains("given up"));
+    assert!(
+        given_up.is_some_and(|line| line.contains("ERROR") && line.contains("s3cret-body")),
+        "{told}"
+    );
+    assert!(!told.contains("s3cret-header"), "{told}");
+}
