@@ -9,6 +9,9 @@ use crate::{BodyHash, Key, Record, Token, call::Call, identity::IdText};
 /// Side effects outside the store happen exactly once only if the handler makes them so: a
 /// `UNIQUE` column for [`key`](Self::key) in its own database is the usual way.
 ///
+/// Handlers of axum take an `Extension<Delivery>`, or an `Option` of it where some requests
+/// [pass by](crate::WebhookDedupLayer::bypass) or are [forwarded](crate::MissingId::Forward).
+///
 /// ```
 /// # use http::Request;
 /// use tower_webhook_dedup::Delivery;

@@ -86,8 +86,9 @@ impl fmt::Debug for DeadLetter {
 /// Something that the layer did or met. Metrics and logs hang here, and only here.
 ///
 /// Given to [`on_event`](crate::WebhookDedupLayer::on_event); with the feature `tracing` each is
-/// also one `tracing` event, at the level named, with the target `tower_webhook_dedup::event`. One that
-/// comes while a request is answered, or its sender hangs up, is in the span that the request came in.
+/// also one `tracing` event, at the level named, with the target `tower_webhook_dedup::event`. What
+/// is told while a request is answered is in the span that it came in; so is that its sender hung up, and
+/// what its run tells after that.
 ///
 /// ```
 /// # use tower_webhook_dedup::{DedupEvent, EventId, MemoryStore, WebhookDedupLayer};

@@ -8,6 +8,17 @@ use crate::{Error, Key, NoId, Record};
 
 /// What became of a request, in the extensions of its answer, and in short in its
 /// `webhook-dedup` header.
+///
+/// ```
+/// use http::Response;
+/// use tower_webhook_dedup::Outcome;
+///
+/// /// For a middleware outside of the layer.
+/// fn was_a_duplicate<B>(answer: &Response<B>) -> bool {
+///     matches!(answer.extensions().get(), Some(Outcome::Duplicate { .. }))
+/// }
+/// # assert!(!was_a_duplicate(&Response::new(())));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Outcome {

@@ -198,6 +198,28 @@ impl<St: LeaseStore> Dedup<St> {
     /// Acquires the lease of an event, for those who want to hold it themselves. It is renewed in
     /// the background until it ends, or until the run limit.
     ///
+    /// ```
+    /// use tower_webhook_dedup::{Begun, Dedup, Key, MemoryStore, Record, Release};
+    ///
+    /// # async fn work() -> Result<(), ()> { Ok(()) }
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let dedup = Dedup::new(MemoryStore::new());
+    /// match dedup.begin(&Key::new("queue", "message_1")).await? {
+    ///     Begun::Acquired(lease) => match work().await {
+    ///         Ok(()) => {
+    ///             lease.complete(Record::new(None, None)).await;
+    ///         }
+    ///         Err(()) => lease.release(Release::Failed { status: None }).await,
+    ///     },
+    ///     Begun::Done(record) => println!("done at {:?}", record.completed_at()),
+    ///     // Running elsewhere.
+    ///     _ => println!("to be tried again later"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
     /// # Errors
     ///
     /// If the store failed. What the call may have written is released in the background.
