@@ -205,16 +205,11 @@ impl<St: LeaseStore> Dedup<St> {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let dedup = Dedup::new(MemoryStore::new());
-    /// match dedup.begin(&Key::new("queue", "message_1")).await? {
-    ///     Begun::Acquired(lease) => match work().await {
-    ///         Ok(()) => {
-    ///             lease.complete(Record::new(None, None)).await;
-    ///         }
+    /// if let Begun::Acquired(lease) = dedup.begin(&Key::new("queue", "message_1")).await? {
+    ///     match work().await {
+    ///         Ok(()) => _ = lease.complete(Record::new(None, None)).await,
     ///         Err(()) => lease.release(Release::Failed { status: None }).await,
-    ///     },
-    ///     Begun::Done(record) => println!("done at {:?}", record.completed_at()),
-    ///     // Running elsewhere.
-    ///     _ => println!("to be tried again later"),
+    ///     }
     /// }
     /// # Ok(())
     /// # }
