@@ -14,9 +14,9 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::{
     HeaderMap, HeaderValue, Request, Response, Uri, header::CONTENT_LENGTH, request::Parts,
 };
-use http_body::Body;
+use http_body::{Body, Frame};
 use http_body_util::BodyExt;
-use tokio::time::timeout;
+use tokio::{task::yield_now, time::timeout};
 
 use crate::{BodyHash, Delivery, Refusal, RequestBody, identity::BodyHasher};
 
@@ -157,6 +157,10 @@ fn declared(headers: &HeaderMap) -> u64 {
     length.and_then(|length| length.parse().ok()).unwrap_or(0)
 }
 
+/// After so many frames without data, which count against no limit, others get their turn, and the
+/// time is looked at.
+const EMPTY_FRAMES: usize = 64;
+
 /// What of a body is here.
 #[derive(Default)]
 struct Reading {
@@ -189,18 +193,19 @@ impl Reading {
     }
 
     async fn read<B: Body>(&mut self, mut body: Pin<&mut B>, limit: usize) -> Result<(), Refusal> {
-        while let Some(frame) = body.frame().await {
-            let mut data = match frame.map_err(|_| Refusal::BodyBroken)?.into_data() {
-                Ok(data) => data,
-                Err(frame) => {
-                    self.trailers = frame.into_trailers().ok().map(Box::new);
-                    continue;
+        let mut empty: usize = 0;
+        while let Some(data) = body.frame().await.map(|frame| self.accept(frame)) {
+            let data = data?;
+            // Such as the one that ends a stream of HTTP/2: the body still has a single frame.
+            if data.is_empty() {
+                empty += 1;
+                if empty.is_multiple_of(EMPTY_FRAMES) {
+                    yield_now().await;
                 }
-            };
+                continue;
+            }
             let so_far = self.first.len().max(self.all.len());
-            let is_over = data.remaining() > limit - so_far;
-            let data = data.copy_to_bytes(data.remaining());
-            if is_over {
+            if data.len() > limit - so_far {
                 self.over = data;
                 return Err(Refusal::BodyTooLarge { limit });
             }
@@ -216,6 +221,17 @@ impl Reading {
             self.all.extend_from_slice(&data);
         }
         Ok(())
+    }
+
+    /// The data of a frame; its trailers are kept.
+    fn accept<D: Buf, E>(&mut self, frame: Result<Frame<D>, E>) -> Result<Bytes, Refusal> {
+        match frame.map_err(|_| Refusal::BodyBroken)?.into_data() {
+            Ok(mut data) => Ok(data.copy_to_bytes(data.remaining())),
+            Err(frame) => {
+                self.trailers = frame.into_trailers().ok().map(Box::new);
+                Ok(Bytes::new())
+            }
+        }
     }
 
     fn finish(mut self, request: &mut Buffered) -> Option<BodyHash> {

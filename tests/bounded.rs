@@ -10,8 +10,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures_util::future::join_all;
-use http::{Request, Response};
+use futures_util::{future::join_all, stream};
+use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use tokio::time::{Instant, sleep};
@@ -193,6 +193,28 @@ async fn a_body_that_takes_too_long_is_refused_and_holds_nobody_up() {
     assert_eq!(begun.elapsed().as_secs(), 30);
     assert_eq!(store.calls().len(), calls);
     assert_eq!(runs.load(Ordering::Relaxed), 1);
+}
+
+/// On the real clock: the paused one stands still while there is something to do.
+#[tokio::test]
+async fn a_body_of_nothing_without_end_is_refused_in_its_time() {
+    let data = || Frame::data(Bytes::new());
+    let trailers = || Frame::trailers(HeaderMap::new());
+    for frame in [data, trailers] {
+        let (store, mut frames) = (Faulty::new(), 0_u64);
+        let body = StreamBody::new(stream::repeat_with(move || {
+            frames += 1;
+            assert!(frames < 20_000_000, "nobody looks at the time");
+            Ok(frame())
+        }));
+        let service = c0(store.clone())
+            .body_timeout(millis(20))
+            .layer(counting(&Arc::default()));
+        let request = Request::post("/hooks/x").body(UnsyncBoxBody::new(body));
+        let answer = send(&service, request.unwrap()).await;
+        assert_eq!(answer.brief(), (408, "refused"));
+        assert!(store.calls().is_empty());
+    }
 }
 
 /// R65
