@@ -179,15 +179,12 @@ impl Rules {
     /// What becomes of a request that the store failed on.
     pub(crate) const fn store_failed(&self, error: Error) -> Outcome {
         match self.store_failure {
-            StoreFailure::Refuse => Outcome::Refused(Self::without_store(error)),
+            StoreFailure::Refuse => Outcome::Refused(Refusal::StoreFailed {
+                error,
+                retry_after: SOON,
+            }),
             StoreFailure::Forward => Outcome::Unprotected(Unprotected::StoreFailed(error)),
         }
-    }
-
-    /// The refusal of what cannot be decided without the store.
-    pub(crate) const fn without_store(error: Error) -> Refusal {
-        let retry_after = SOON;
-        Refusal::StoreFailed { error, retry_after }
     }
 
     /// What becomes of a request whose event is done.

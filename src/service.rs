@@ -23,7 +23,6 @@ use crate::{
     future::{ResponseFuture, Step},
     guard::Guard,
     inner::{Answer, Inner, InnerEnded, Next, forward},
-    rules::Rules,
 };
 
 /// Middleware that runs each webhook event once; made by
@@ -243,8 +242,16 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let Guard { dedup, rules } = &*guard;
         match guard.runs_outside(&request, &identity.key).await {
             Ok(None) => {}
-            Ok(Some(attempt)) => return self.run_inside(request, attempt),
-            Err(error) => return Step::Answer(Ok(guard.refuse(Rules::without_store(error)))),
+            // That layer judges the answer.
+            Ok(Some(attempt)) => {
+                return self.forward(request.into_request(None), Outcome::Run { attempt });
+            }
+            Err(error) => {
+                return match rules.store_failed(error) {
+                    Outcome::Refused(refusal) => Step::Answer(Ok(guard.refuse(refusal))),
+                    outcome => self.forward(request.into_request(None), outcome),
+                };
+            }
         }
         let then = match rules.in_flight {
             InFlight::Acknowledge => AfterWait::Acknowledge,
@@ -269,17 +276,6 @@ impl<S, St: LeaseStore> Flow<S, St> {
             Err(NotStoodBy::NoRoom) => guard.in_flight(Refusal::NoRoom { retry_after }),
             Err(NotStoodBy::Draining) => guard.in_flight(Refusal::Draining { retry_after }),
         }))
-    }
-
-    /// The run of a layer outside has got here. That layer judges the answer.
-    fn run_inside<B: Send + 'static>(self, request: Buffered, attempt: u32) -> Next<S, B>
-    where
-        S: Inner<B>,
-    {
-        Step::inner(async move {
-            let response = forward(self.inner, request.into_request(None)).await?;
-            Ok(self.guard.rules.mark(response, Outcome::Run { attempt }))
-        })
     }
 
     /// Makes the promise to bring the event to an end.

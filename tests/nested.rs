@@ -153,3 +153,13 @@ async fn a_store_that_cannot_tell_whose_run_it_is_acknowledges_nothing() {
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn where_the_store_cannot_tell_its_policy_decides() {
+    let fault = Fault::Before(StoreErrorKind::Unreachable);
+    let (store, handler) = (Faulty::broken(Operation::Inspect, fault), Handler::ok());
+    let layer = layer(&store).store_failure(StoreFailure::Forward);
+    let service = nest(&layer, &layer, &handler);
+    assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+    assert_eq!(handler.runs(), 1);
+}
