@@ -33,8 +33,9 @@ pub(super) async fn check(connection: &Connection, replicas: Option<u32>) -> Vec
                 line: Line::Given(given),
                 in_cluster: false,
                 replicas,
+                findings: &mut findings,
             };
-            server.check(&mut findings).await;
+            server.check().await;
         }
         Connection::Own(own) => {
             let server = Checked {
@@ -42,8 +43,9 @@ pub(super) async fn check(connection: &Connection, replicas: Option<u32>) -> Vec
                 line: Line::Own(own),
                 in_cluster: false,
                 replicas,
+                findings: &mut findings,
             };
-            server.check(&mut findings).await;
+            server.check().await;
             #[cfg(feature = "sentinel")]
             if let super::target::Target::Primary(sentinels) = own.target() {
                 check_sentinels(sentinels, &mut findings).await;
@@ -101,8 +103,9 @@ async fn check_cluster(
             line: Line::Own(&own),
             in_cluster: true,
             replicas,
+            findings,
         };
-        node.check(findings).await;
+        node.check().await;
     }
 }
 
@@ -113,6 +116,7 @@ struct Checked<'a> {
     in_cluster: bool,
     /// How many replicas have to confirm writes.
     replicas: Option<u32>,
+    findings: &'a mut Vec<Finding>,
 }
 
 enum Line<'a> {
@@ -121,33 +125,32 @@ enum Line<'a> {
 }
 
 impl Checked<'_> {
-    async fn check(&self, findings: &mut Vec<Finding>) {
-        if let Err(error) = self.try_to_check(findings).await {
-            let server = self.name.clone();
-            findings.push(Finding::Unreachable { server, error });
+    async fn check(mut self) {
+        if let Err(error) = self.try_to_check().await {
+            let server = self.name;
+            self.findings.push(Finding::Unreachable { server, error });
         }
     }
 
     /// Fails where going on makes no sense.
-    async fn try_to_check(&self, findings: &mut Vec<Finding>) -> Result<(), RedisStoreError> {
-        if self.check_rights(findings).await? {
+    async fn try_to_check(&mut self) -> Result<(), RedisStoreError> {
+        if self.check_rights().await? {
             return Ok(());
         }
-        let mut what = "its version, role, eviction policy and persistence";
-        if let Some(info) = self.look(what, &redis::cmd("INFO"), findings).await? {
-            self.check_info(&Info::read(&info), findings).await?;
+        let what = "its version, role, eviction policy and persistence";
+        if let Some(info) = self.look(what, &redis::cmd("INFO")).await? {
+            self.check_info(&Info::read(&info)).await?;
         }
-        what = "its time";
         let sent = SystemTime::now();
-        if let Some(time) = self.look(what, &redis::cmd("TIME"), findings).await? {
-            self.check_time(sent, time, findings);
+        if let Some(time) = self.look("its time", &redis::cmd("TIME")).await? {
+            self.check_time(sent, time);
         }
         Ok(())
     }
 
     /// Runs what the store runs, on a key that does not exist and in such a way that nothing
     /// happens. Whether it is a replica, about which nothing else matters.
-    async fn check_rights(&self, findings: &mut Vec<Finding>) -> Result<bool, RedisStoreError> {
+    async fn check_rights(&mut self) -> Result<bool, RedisStoreError> {
         let key = Key::new("check", Token::random().to_string());
         let key = key.as_str();
         let command = |name: &'static str, arguments: &[&str]| {
@@ -179,22 +182,22 @@ impl Checked<'_> {
             let server = self.name.clone();
             match (error.code(), error.kind()) {
                 (Some("READONLY"), _) => {
-                    findings.push(Finding::Replica { server });
+                    self.findings.push(Finding::Replica { server });
                     return Ok(true);
                 }
                 // It let us run it.
                 (Some("MOVED" | "ASK" | "NOSCRIPT"), _) => {}
                 (Some("NOAUTH" | "WRONGPASS"), _)
                 | (_, StoreErrorKind::Unreachable | StoreErrorKind::TimedOut) => return Err(error),
-                (_, StoreErrorKind::Denied) => findings.push(Finding::Denied {
+                (_, StoreErrorKind::Denied) => self.findings.push(Finding::Denied {
                     server,
                     command,
                     error,
                 }),
                 (_, StoreErrorKind::OutOfMemory | StoreErrorKind::ReadOnly) => {
-                    add(findings, Finding::RefusesWrites { server, error });
+                    self.add(Finding::RefusesWrites { server, error });
                 }
-                _ => findings.push(Finding::Unknown {
+                _ => self.findings.push(Finding::Unknown {
                     server,
                     what: command,
                     error,
@@ -204,12 +207,9 @@ impl Checked<'_> {
         Ok(false)
     }
 
-    async fn check_info(
-        &self,
-        info: &Info,
-        findings: &mut Vec<Finding>,
-    ) -> Result<(), RedisStoreError> {
-        let server = || self.name.clone();
+    async fn check_info(&mut self, info: &Info) -> Result<(), RedisStoreError> {
+        let name = self.name.clone();
+        let server = || name.clone();
         if let Some(version) = info.text("redis_version")
             && version
                 .split('.')
@@ -217,19 +217,19 @@ impl Checked<'_> {
                 .and_then(|major| major.parse().ok())
                 < Some(7_u32)
         {
-            findings.push(Finding::Old {
+            self.findings.push(Finding::Old {
                 server: server(),
                 version: version.to_owned(),
             });
         }
         if info.text("role") == Some("slave") {
-            findings.push(Finding::Replica { server: server() });
+            self.findings.push(Finding::Replica { server: server() });
         }
         if let Some(needed) = self.replicas
             && let Some(connected) = info.number("connected_slaves")
             && connected < needed
         {
-            findings.push(Finding::TooFewReplicas {
+            self.findings.push(Finding::TooFewReplicas {
                 server: server(),
                 connected,
                 needed,
@@ -240,7 +240,7 @@ impl Checked<'_> {
             // Without a limit nothing is evicted.
             && info.text("maxmemory") != Some("0")
         {
-            findings.push(Finding::Evicts {
+            self.findings.push(Finding::Evicts {
                 server: server(),
                 policy: policy.to_owned(),
             });
@@ -249,17 +249,18 @@ impl Checked<'_> {
             let mut snapshots = redis::cmd("CONFIG");
             snapshots.arg("GET").arg("save");
             let what = "whether it writes snapshots";
-            if let Some(save) = self.look(what, &snapshots, findings).await?
+            if let Some(save) = self.look(what, &snapshots).await?
                 && redis::from_redis_value::<HashMap<String, String>>(save)
                     .is_ok_and(|it| it.get("save").is_some_and(String::is_empty))
             {
-                findings.push(Finding::NotPersistent { server: server() });
+                self.findings
+                    .push(Finding::NotPersistent { server: server() });
             }
         }
         Ok(())
     }
 
-    fn check_time(&self, sent: SystemTime, time: Value, findings: &mut Vec<Finding>) {
+    fn check_time(&mut self, sent: SystemTime, time: Value) {
         let Ok((seconds, micros)) = redis::from_redis_value::<(u64, u64)>(time) else {
             return;
         };
@@ -273,7 +274,7 @@ impl Checked<'_> {
             .saturating_sub(theirs)
             .max(theirs.saturating_sub(after));
         if by > SKEW {
-            findings.push(Finding::Skewed {
+            self.findings.push(Finding::Skewed {
                 server: self.name.clone(),
                 by,
             });
@@ -283,15 +284,14 @@ impl Checked<'_> {
     /// The answer to a command that the store can do without; `None`, and a finding, if there is
     /// none.
     async fn look(
-        &self,
+        &mut self,
         what: &'static str,
         command: &Cmd,
-        findings: &mut Vec<Finding>,
     ) -> Result<Option<Value>, RedisStoreError> {
         match self.send(command, false).await {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.code().is_some() => {
-                findings.push(Finding::Unknown {
+                self.findings.push(Finding::Unknown {
                     server: self.name.clone(),
                     what,
                     error,
@@ -321,13 +321,13 @@ impl Checked<'_> {
             Line::Given(given) => answer(by, || given.send(command.clone())).await,
         }
     }
-}
 
-/// Not twice.
-fn add(findings: &mut Vec<Finding>, finding: Finding) {
-    let text = finding.to_string();
-    if !findings.iter().any(|it| it.to_string() == text) {
-        findings.push(finding);
+    /// Not twice.
+    fn add(&mut self, finding: Finding) {
+        let text = finding.to_string();
+        if !self.findings.iter().any(|it| it.to_string() == text) {
+            self.findings.push(finding);
+        }
     }
 }
 
