@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::{
     BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Key, Lease, LeaseStore, Record, Release,
-    ResponseBody, StoredAnswer,
+    ResponseBody,
     buffered::Buffered,
     call::Call,
     delivery::Identity,
@@ -73,8 +73,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
         let (hash, target) = (call.body_hash, call.target);
         let letter = guard.last_try(&request, lease.as_ref());
         self.drive(request, call).then(move |answer| {
-            let (ended, status, kept) = guard.judge(answer, target);
-            let record = Record::new(status, Some(hash)).with_answer(kept);
+            let (ended, record) = guard.judge(answer, hash, target);
             guard.end(key, lease, letter, record, ended)
         })
     }
@@ -132,22 +131,25 @@ impl<S, St: LeaseStore> Flow<S, St> {
 }
 
 impl<St: LeaseStore> Guard<St> {
-    /// What became of the run, its status, and what is kept of its answer.
+    /// What became of the run, and how it is recorded.
     fn judge<R: Body, E>(
         &self,
         answer: Option<Result<Response<R>, E>>,
+        hash: BodyHash,
         target: Option<BodyHash>,
-    ) -> (Ended<R, E>, Option<u16>, Option<StoredAnswer>) {
+    ) -> (Ended<R, E>, Record) {
+        let record = |status| Record::new(status, Some(hash));
         let response = match answer {
-            None => return (Ended::OverLimit, None, None),
+            None => return (Ended::OverLimit, record(None)),
             Some(Err(error)) => {
                 let (answer, completed) = (Err(error), false);
-                return (Ended::Answered { answer, completed }, None, None);
+                return (Ended::Answered { answer, completed }, record(None));
             }
             Some(Ok(response)) => response,
         };
         let (parts, body) = response.into_parts();
-        let (status, completed) = (parts.status, (self.rules.completed_when)(&parts));
+        let record = record(Some(parts.status.as_u16()));
+        let completed = (self.rules.completed_when)(&parts);
         let (kept, body) = match (&self.rules.duplicate, target) {
             (Duplicate::Replay { max_body }, Some(target)) if completed => {
                 replay::keep(target, *max_body, &parts, body)
@@ -155,11 +157,8 @@ impl<St: LeaseStore> Guard<St> {
             _ => (None, ResponseBody::inner(body)),
         };
         let answer = Ok(Response::from_parts(parts, body));
-        (
-            Ended::Answered { answer, completed },
-            Some(status.as_u16()),
-            kept,
-        )
+        let ended = Ended::Answered { answer, completed };
+        (ended, record.with_answer(kept))
     }
 
     /// What is to be reported if this run fails and is the last one.
