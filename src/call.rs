@@ -77,12 +77,16 @@ impl Call {
         self.detached.load(Ordering::Acquire)
     }
 
-    fn emit(&self, event: &DedupEvent) {
-        self.context.within(|| self.settings.emit(event));
-    }
-
     /// The sender hung up on what is left.
     pub(crate) fn hung_up<F>(&self, rest: F)
+    where
+        F: Future<Output: Send> + Send + 'static,
+    {
+        self.context.within(|| self.finish(rest));
+    }
+
+    /// Has what is left go on, or drops it.
+    fn finish<F>(&self, rest: F)
     where
         F: Future<Output: Send> + Send + 'static,
     {
@@ -93,11 +97,11 @@ impl Call {
         }
         let (key, limits) = (self.key.clone(), &self.settings.limits);
         let Some(place) = self.tracker.detach(key.clone(), self.bytes, limits) else {
-            self.emit(&DedupEvent::DetachRefused { key });
+            self.settings.emit(&DedupEvent::DetachRefused { key });
             return;
         };
         self.detached.store(true, Ordering::Release);
-        self.emit(&DedupEvent::Detached { key });
+        self.settings.emit(&DedupEvent::Detached { key });
         let rest = async move {
             let _place = place;
             rest.await;

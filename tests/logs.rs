@@ -10,7 +10,7 @@ use bytes::Bytes;
 use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
 use tower::{Layer, Service};
-use tower_webhook_dedup::MemoryStore;
+use tower_webhook_dedup::{MemoryStore, OnDisconnect};
 use tracing::{Level, info_span};
 
 use http_support::{Handler, c0, secs, send, send_later};
@@ -49,6 +49,22 @@ fn secret(id: &str) -> Request<Full<Bytes>> {
         .unwrap()
 }
 
+const SPAN: &str = "request{number=17}";
+
+/// Sends a request in a span of its own, and hangs up when the handler has begun once more.
+async fn hang_up<S>(service: &S, handler: &Handler)
+where
+    S: Service<Request<Full<Bytes>>, Future: Send> + Clone,
+{
+    let runs = handler.runs();
+    let span = info_span!("request", number = 17);
+    let mut answer = Box::pin(span.in_scope(|| service.clone().call(secret("e3"))));
+    tokio::select! {
+        _ = &mut answer => panic!("it has no end"),
+        () = handler.began(runs + 1) => {}
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
     let log = Log::default();
@@ -74,24 +90,22 @@ async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
     assert!(told.contains("webhook:lock:t:e1:"), "{told}");
     assert!(!told.contains("s3cret"), "{told}");
 
-    // A sender that hangs up, whose request came in a span; and a duplicate of it.
+    // A sender that hangs up, whose request came in a span; first on a run that ends with it.
     let handler = Handler::new(|_| pending());
+    let cancelling = c0(MemoryStore::new()).on_disconnect(OnDisconnect::Cancel);
+    hang_up(&cancelling.layer(handler.clone()), &handler).await;
+    let told = log.take();
+    let cut_off = told.lines().find(|line| line.contains("run cut off"));
+    assert!(cut_off.is_some_and(|line| line.contains(SPAN)), "{told}");
+
     let layer = c0(MemoryStore::new()).run_limit(secs(3600));
-    let mut service = layer.layer(handler.clone());
-    let span = info_span!("request", number = 17);
-    let mut answer = Box::pin(span.in_scope(|| service.call(secret("e3"))));
-    tokio::select! {
-        _ = &mut answer => panic!("it has no end"),
-        () = handler.began(1) => {}
-    }
-    drop(answer);
+    let service = layer.layer(handler.clone());
+    hang_up(&service, &handler).await;
+    // A duplicate of it.
     send_later(&service, secret("e3")).await.unwrap();
     let told = log.take();
     let hung_up = told.lines().find(|line| line.contains("sender hung up"));
-    assert!(
-        hung_up.is_some_and(|line| line.contains("request{number=17}")),
-        "{told}"
-    );
+    assert!(hung_up.is_some_and(|line| line.contains(SPAN)), "{told}");
     assert_eq!(lines(&told, "standing by"), 1, "{told}");
     assert!(!told.contains("s3cret"), "{told}");
 
