@@ -98,6 +98,30 @@ async fn deliveries_cost_as_many_commands_as_promised() {
 }
 
 /// R40, R39 in passing: what is refused or passed on without a lease costs nothing.
+/// As an operator does it, who has the id of the event and nothing else.
+#[tokio::test]
+async fn an_event_that_is_found_by_its_id_can_be_let_run_again() {
+    let server = RedisServer::start();
+    let hook = Hook::over(&server);
+    for id in ["e1", "e10", "e2"] {
+        hook.send(id).await.is(200, "run");
+    }
+    let pattern = "webhook:lock:*:{id}:*";
+    assert!(include_str!("../README.md").contains(pattern));
+    let pattern = pattern.replace("{id}", "e1");
+    let scan = ["SCAN", "0", "COUNT", "1000", "MATCH", &pattern];
+    let (_, found): (String, Vec<String>) = redis::from_redis_value(server.command(&scan)).unwrap();
+    let [key] = &found[..] else {
+        panic!("{found:?}");
+    };
+    let key = key.parse().unwrap();
+    assert!(hook.layer.dedup().forget(&key, false).await.unwrap());
+    hook.send("e1").await.is(200, "run");
+    hook.send("e10").await.is(200, "duplicate");
+    hook.send("e2").await.is(200, "duplicate");
+    assert_eq!(hook.runs("e1"), 2);
+}
+
 #[tokio::test]
 async fn a_request_without_an_id_costs_no_command() {
     let server = RedisServer::start();

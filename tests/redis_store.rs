@@ -6,7 +6,8 @@ use std::{collections::HashSet, time::Duration};
 
 use tokio::task::JoinSet;
 use tower_webhook_dedup::{
-    Acquire, Cached, Key, LeaseStore, RedisStore, RedisStoreError, Release, Token, store::contract,
+    Acquire, Cached, Key, LeaseStore, RedisStore, RedisStoreError, Release, StoreError,
+    StoreErrorKind, Token, store::contract,
 };
 
 use self::support::{
@@ -103,8 +104,20 @@ async fn a_user_with_the_documented_rights_can_do_all() {
     let mut command = vec!["ACL", "SETUSER"];
     command.extend(rights.split(' '));
     server.command(&command);
+    // As it is documented, to the letter.
+    let documented = include_str!("../README.md").split_whitespace();
+    let documented = documented.collect::<Vec<_>>().join(" ");
+    assert!(documented.contains(&format!("`ACL SETUSER {rights}`")));
     let url = format!("{}?user=webhooks&pass=secret", server.url());
     contract(store_at(&url)).await;
+
+    // Another database is one right more.
+    let url = format!("{url}&db=1");
+    let key = fresh();
+    let error = acquire(&store_at(&url), &key).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    server.command(&["ACL", "SETUSER", "webhooks", "+select"]);
+    acquired(&store_at(&url), &key).await;
 }
 
 #[tokio::test]

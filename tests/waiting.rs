@@ -114,7 +114,9 @@ async fn after_waiting_in_vain_the_event_is_stood_by_for_or_refused() {
             .in_flight(InFlight::Wait { max: secs(3), then })
             .layer(handler.clone());
         let asked = Instant::now();
-        assert_eq!(send(&service, post("e1")).await.brief(), brief);
+        let answer = send(&service, post("e1")).await;
+        assert_eq!(answer.brief(), brief);
+        assert_eq!(answer.headers.contains_key("retry-after"), brief.0 == 503);
         assert_eq!(asked.elapsed().as_secs(), 3);
         sleep(secs(60)).await;
         assert_eq!(handler.runs(), runs);

@@ -140,8 +140,8 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// goes on taking writes that are lost for some 2 seconds: of 500 events a second, some 900 records.
 /// `CLUSTER FAILOVER` does neither. The test `redis_failover` measures all of these.
 ///
-/// **Size.** An event that is done takes 296 bytes by `MEMORY USAGE`, with a key of 114 bytes
-/// (endpoint, id, hash of the body), and 350 to 390 with the tables around it, for as long as
+/// **Size.** An event that is done takes at most 300 bytes by `MEMORY USAGE`, with a key of 114 bytes
+/// (endpoint, id, hash of the body), and at most 400 with the tables around it, for as long as
 /// records are kept: a million events a day, kept for 4 days, are up to 1.6 GB.
 ///
 /// [SET]: https://redis.io/docs/latest/commands/set/
