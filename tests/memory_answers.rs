@@ -221,6 +221,23 @@ async fn an_answer_that_is_told_again_takes_the_place_of_the_one_before() {
     assert_eq!(answered(&kept, 10..10 + KEPT).await.len(), KEPT);
 }
 
+/// The primary had them before it went away, and they found no room here.
+#[tokio::test(start_paused = true)]
+async fn what_is_carried_back_takes_no_answer_away() {
+    let (primary, store) = out();
+    primary.heal();
+    run(&store, 0..100, LARGE).await;
+    assert_eq!(answered(&primary, 0..100).await.len(), 100);
+    primary.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    run(&store, 100..200, LARGE).await;
+    back(&primary, &store).await;
+    let (before, since) = (0..100, 137..200);
+    assert_eq!(
+        answered(&primary, 0..200).await,
+        Vec::from_iter(before.chain(since))
+    );
+}
+
 fn token(event: usize) -> Token {
     format!("{event:032x}").parse().unwrap()
 }

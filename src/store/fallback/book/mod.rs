@@ -122,7 +122,7 @@ impl Book {
         {
             if let Some(line) = self.lines.get_mut(&oldest) {
                 self.answer_bytes -= line.what.answer_size();
-                line.what.drop_answer();
+                line.strip();
             }
         }
         while self.done.len() > most
@@ -257,6 +257,7 @@ impl Book {
             contested,
             sent: known.sent,
             mirrored: known.mirrored && !self.overruled.contains(key),
+            stripped: false,
             since: old.map_or_else(SystemTime::now, |line| line.since),
             change: self.changes,
         };
