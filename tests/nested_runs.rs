@@ -108,8 +108,7 @@ async fn layers_between_do_not_hide_the_run_outside() {
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
         assert!(
             store
-                .inner
-                .forget(&e1(), false, Instant::now())
+                .forget(&e1(), false, Instant::now() + secs(1))
                 .await
                 .unwrap()
         );
