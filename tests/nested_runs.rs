@@ -13,11 +13,11 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, Service, service_fn, util::BoxCloneService};
 use tower_webhook_dedup::{
-    AfterWait, DedupEvent, Delivery, Entry, InFlight, Key, LeaseStore, Operation, RequestBody,
-    StoreErrorKind, WebhookDedupLayer,
+    AfterWait, DedupEvent, Delivery, Entry, InFlight, Key, LeaseStore, OnDisconnect, Operation,
+    RequestBody, StoreErrorKind, WebhookDedupLayer,
 };
 
-use http_support::{Answer, Events, Handler, by_id, e1, post, secs, send};
+use http_support::{Answer, Events, Handler, by_id, e1, post, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[allow(dead_code, reason = "shared, and this file needs a part of it")]
@@ -236,6 +236,28 @@ async fn the_run_of_one_event_lets_no_other_through() {
     store.hold(&e2, secs(60)).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "run"));
     assert_eq!(handler.runs(), 0);
+}
+
+/// The layer outside decides what becomes of the run, whose sender it is that hangs up.
+#[tokio::test(start_paused = true)]
+async fn a_sender_that_hangs_up_ends_the_run_as_the_layer_outside_has_it() {
+    for (outside, inside, runs) in [
+        (OnDisconnect::Finish, OnDisconnect::Cancel, 1),
+        (OnDisconnect::Cancel, OnDisconnect::Finish, 2),
+    ] {
+        let (store, handler) = (Faulty::new(), Handler::first_then(secs(1), 200, 200));
+        let outer = by_id(store.clone()).on_disconnect(outside);
+        let inner = by_id(store.clone()).on_disconnect(inside);
+        let service = around(&outer, pass_on(around(&inner, handler.clone())));
+        let sender = send_later(&service, post("e1"));
+        handler.began(1).await;
+        sender.abort();
+        assert!(sender.await.unwrap_err().is_cancelled());
+        assert!(outer.drain_handle().drain(secs(60)).await.is_complete());
+        let again = send(&by_id(store.clone()).layer(handler.clone()), post("e1")).await;
+        assert_eq!(again.status, 200);
+        assert_eq!(handler.runs(), runs, "{outside:?}");
+    }
 }
 
 fn answer(status: u16) -> Answer {
