@@ -3,13 +3,13 @@
 use std::{
     future::Future,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use crate::{
-    BodyHash, DedupEvent, Key, Lease, LeaseStore, OnDisconnect, Token,
+    BodyHash, DedupEvent, Delivery, Key, Lease, LeaseStore, OnDisconnect, Token,
     buffered::Buffered,
     delivery::Identity,
     engine::{Beat, Settings, Tracker},
@@ -28,6 +28,8 @@ pub(crate) struct Call {
     pub(crate) attempt: u32,
     /// What holds the event, or may.
     pub(crate) token: Option<Token>,
+    /// The runs of layers outside that this one is part of.
+    pub(crate) outside: Vec<Weak<Self>>,
     pub(crate) beat: Option<Arc<Beat>>,
     tracker: Arc<Tracker>,
     settings: Arc<Settings>,
@@ -49,6 +51,7 @@ impl Call {
         context: Option<Context>,
     ) -> Self {
         let Guard { dedup, rules } = guard;
+        let outside = request.parts.extensions.get().map(Delivery::to_runs);
         Self {
             event_id: identity.event_id.of(&request.data).into(),
             by_body: identity.by_body,
@@ -57,6 +60,7 @@ impl Call {
             target: identity.target,
             attempt: lease.map_or(1, Lease::attempt),
             token: lease.map(Lease::token),
+            outside: outside.unwrap_or_default(),
             beat: lease.and_then(Lease::beat).cloned(),
             tracker: dedup.tracker().clone(),
             settings: dedup.settings().clone(),
@@ -68,9 +72,8 @@ impl Call {
         }
     }
 
-    /// From now on the lease takes care of itself.
-    pub(crate) fn run_ends(&self) {
-        self.running.store(false, Ordering::Release);
+    pub(crate) fn is_running(&self) -> bool {
+        self.running.load(Ordering::Acquire)
     }
 
     pub(crate) fn is_detached(&self) -> bool {
@@ -91,7 +94,7 @@ impl Call {
         F: Future<Output: Send> + Send + 'static,
     {
         // Outside a runtime it cannot go on, and its lease runs out.
-        let running = self.running.load(Ordering::Acquire) && self.tracker.can_spawn();
+        let running = self.is_running() && self.tracker.can_spawn();
         if !running || self.on_disconnect != OnDisconnect::Finish {
             return;
         }
@@ -107,5 +110,14 @@ impl Call {
             rest.await;
         };
         self.tracker.spawn(self.context.clone().wrap(rest));
+    }
+}
+
+/// The handler's part in a call. When this is dropped it is over, and the lease takes care of itself.
+pub(crate) struct Running(pub(crate) Arc<Call>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.running.store(false, Ordering::Release);
     }
 }

@@ -1,6 +1,9 @@
 //! What the handler is told.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt, iter,
+    sync::{Arc, Weak},
+};
 
 use crate::{BodyHash, Key, Record, Token, call::Call, identity::IdText};
 
@@ -31,9 +34,24 @@ impl Delivery {
         Self(call)
     }
 
-    /// The token that its run holds this event with, if this is its event and it has one.
-    pub(crate) fn token_of(&self, key: &Key) -> Option<Token> {
-        self.0.token.filter(|_| self.0.key == *key)
+    /// The runs that a request with this is part of: its own, and those outside of that; as long as
+    /// they go on.
+    fn runs(&self) -> impl Iterator<Item = Arc<Call>> {
+        let outside = self.0.outside.iter().filter_map(Weak::upgrade);
+        let runs = iter::once(self.0.clone()).chain(outside);
+        runs.filter(|run| run.is_running())
+    }
+
+    /// The same, for those inside to know. It keeps none of them: whoever sends one request out of
+    /// another without end would keep all.
+    pub(crate) fn to_runs(&self) -> Vec<Weak<Call>> {
+        self.runs().map(|run| Arc::downgrade(&run)).collect()
+    }
+
+    /// The tokens that those of these runs have which are of this event.
+    pub(crate) fn tokens_of(&self, key: &Key) -> impl Iterator<Item = Token> {
+        let runs = self.runs().filter(move |run| run.key == *key);
+        runs.filter_map(|run| run.token)
     }
 
     /// The id of the event, as the request has it; the body's hash where

@@ -17,6 +17,17 @@ pub(crate) struct Guard<St: LeaseStore> {
     pub(crate) rules: Rules,
 }
 
+/// What runs outside of a request whose event is held.
+pub(crate) enum Outside {
+    /// No run of this event.
+    Nothing,
+    /// The run that holds it.
+    Holds { attempt: u32 },
+    /// A run of this event, which takes the answer for its own: it has lost the event, or has it in
+    /// another store.
+    Waits,
+}
+
 impl<St: LeaseStore> Guard<St> {
     /// Reads the whole body. In the shadow, one of which that is not possible comes back.
     pub(crate) async fn read<B: Body>(
@@ -32,21 +43,20 @@ impl<St: LeaseStore> Guard<St> {
         read.map_err(|refusal| (refusal, None))
     }
 
-    /// Which attempt it is that holds the event, where that is the run of a layer outside, which
-    /// this request is part of.
-    pub(crate) async fn runs_outside(
-        &self,
-        request: &Buffered,
-        key: &Key,
-    ) -> Result<Option<u32>, Error> {
+    /// What the runs of layers outside, which this request is part of, have to do with what holds
+    /// its event.
+    pub(crate) async fn outside(&self, request: &Buffered, key: &Key) -> Result<Outside, Error> {
         let delivery = request.parts.extensions.get::<Delivery>();
-        let Some(held) = delivery.and_then(|delivery| delivery.token_of(key)) else {
-            return Ok(None);
+        let Some(delivery) = delivery.filter(|it| it.tokens_of(key).next().is_some()) else {
+            return Ok(Outside::Nothing);
         };
-        // It may have lost the event meanwhile; and it may have it in another store.
         Ok(match self.dedup.inspect(key).await? {
-            Some(Entry::Running { token, attempt, .. }) if token == held => Some(attempt),
-            _ => None,
+            Some(Entry::Running { token, attempt, .. })
+                if delivery.tokens_of(key).any(|held| held == token) =>
+            {
+                Outside::Holds { attempt }
+            }
+            _ => Outside::Waits,
         })
     }
 

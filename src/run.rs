@@ -11,7 +11,7 @@ use crate::{
     BodyHash, DeadLetter, DedupEvent, Delivery, Duplicate, Key, Lease, LeaseStore, Record, Release,
     ResponseBody,
     buffered::Buffered,
-    call::Call,
+    call::{Call, Running},
     delivery::Identity,
     engine::{Candidate, End},
     guard::Guard,
@@ -95,8 +95,9 @@ impl<S, St: LeaseStore> Flow<S, St> {
             dedup.settings().run_limit
         };
         let request = request.into_request(Some(Delivery::new(call.clone())));
+        let running = Running(call);
         timeout(limit, oneshot(self.inner, request)).map(move |answer| {
-            call.run_ends();
+            drop(running);
             answer.ok()
         })
     }

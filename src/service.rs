@@ -21,7 +21,7 @@ use crate::{
     engine::{Claim, NotStoodBy, Waited},
     event::Context,
     future::{ResponseFuture, Step},
-    guard::Guard,
+    guard::{Guard, Outside},
     inner::{Answer, Inner, InnerEnded, Next, forward},
 };
 
@@ -135,11 +135,9 @@ impl<S, St: LeaseStore> Flow<S, St> {
 
             // Who runs it. In a block of its own, after which all this needs no room.
             let retry_after = {
-                let begun = dedup.acquire(&identity.key).await;
-                if rules.shadow {
-                    return self.shadow(request, identity, begun);
-                }
-                match begun {
+                match dedup.acquire(&identity.key).await {
+                    Ok(Begun::InFlight { retry_after }) => retry_after,
+                    begun if rules.shadow => return self.shadow(request, identity, begun),
                     Ok(Begun::Acquired(lease)) => {
                         return self.run_and_answer(request, identity, lease);
                     }
@@ -147,7 +145,6 @@ impl<S, St: LeaseStore> Flow<S, St> {
                         rules.recognise(&request.data, &identity);
                         return Step::Answer(Ok(guard.duplicate(request, &identity, record)));
                     }
-                    Ok(Begun::InFlight { retry_after }) => retry_after,
                     Err((error, claim)) => {
                         return self.store_failed(request, identity, error, claim);
                     }
@@ -240,12 +237,19 @@ impl<S, St: LeaseStore> Flow<S, St> {
     {
         let guard = self.guard.clone();
         let Guard { dedup, rules } = &*guard;
-        match guard.runs_outside(&request, &identity.key).await {
-            Ok(None) => {}
+        let outside = guard.outside(&request, &identity.key).await;
+        if rules.shadow {
+            return self.in_flight_in_shadow(request, identity, outside, retry_after);
+        }
+        let mut acknowledges = true;
+        match outside {
+            Ok(Outside::Nothing) => {}
             // That layer judges the answer.
-            Ok(Some(attempt)) => {
+            Ok(Outside::Holds { attempt }) => {
                 return self.forward(request.into_request(None), Outcome::Run { attempt });
             }
+            // It would record the event as done, of which nobody knows yet how it ends.
+            Ok(Outside::Waits) => acknowledges = false,
             Err(error) => {
                 return match rules.store_failed(error) {
                     Outcome::Refused(refusal) => Step::Answer(Ok(guard.refuse(refusal))),
@@ -268,7 +272,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
                 }
             }
         };
-        if then == AfterWait::RetryLater {
+        if then == AfterWait::RetryLater || !acknowledges {
             return Step::Answer(Ok(guard.in_flight(Refusal::InFlight { retry_after })));
         }
         Step::Answer(Ok(match self.stand_by(request, identity) {

@@ -1,13 +1,15 @@
 //! Deciding without acting on it: the handler gets every request, and its answer goes out.
 
+use std::time::Duration;
+
 use http::Request;
 
 use crate::{
-    Begun, DedupEvent, Error, InFlight, Key, LeaseStore, Outcome, Refusal, RequestBody,
+    Begun, DedupEvent, Error, InFlight, Key, Lease, LeaseStore, Outcome, Refusal, RequestBody,
     buffered::Buffered,
     delivery::Identity,
     engine::Claim,
-    guard::Guard,
+    guard::{Guard, Outside},
     inner::{Inner, Next},
     service::Flow,
 };
@@ -23,7 +25,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
     where
         S: Inner<B>,
     {
-        let (guard, key) = (self.guard.clone(), identity.key.clone());
+        let guard = &self.guard;
         let (lease, would) = match begun {
             Ok(Begun::Acquired(lease)) => {
                 let attempt = lease.attempt();
@@ -39,7 +41,47 @@ impl<S, St: LeaseStore> Flow<S, St> {
             }
             Err((error, claim)) => (claim.unconfirmed(), guard.rules.store_failed(error)),
         };
-        guard.would(Some(&key), &would);
+        self.run_in_shadow(request, identity, lease, would)
+    }
+
+    /// The same, where the event is held, be it by a layer outside.
+    pub(crate) fn in_flight_in_shadow<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        outside: Result<Outside, Error>,
+        retry_after: Duration,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let would = match outside {
+            Ok(Outside::Nothing) => {
+                return self.shadow(request, identity, Ok(Begun::InFlight { retry_after }));
+            }
+            Ok(Outside::Holds { attempt }) => {
+                let request = request.into_request(None);
+                return self.forward_in_shadow(request, Outcome::Run { attempt });
+            }
+            Ok(Outside::Waits) => Outcome::InFlight(Refusal::InFlight { retry_after }),
+            Err(error) => self.guard.rules.store_failed(error),
+        };
+        self.run_in_shadow(request, identity, None, would)
+    }
+
+    /// Runs the handler, whatever would have become of the request.
+    fn run_in_shadow<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        lease: Option<Lease<St>>,
+        would: Outcome,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let key = identity.key.clone();
+        self.guard.would(Some(&key), &would);
         self.call(request, identity, lease, move |guard: &Guard<St>, ended| {
             let would = match would {
                 Outcome::Run { attempt } if !ended.is_final() && guard.gives_up(attempt) => {

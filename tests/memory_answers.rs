@@ -9,8 +9,8 @@ use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, service_fn};
 use tower_webhook_dedup::{
-    Duplicate, Entry, Fallback, Key, KeyBy, LeaseStore, MemoryStore, RequestBody, StoreErrorKind,
-    WebhookDedupLayer,
+    Duplicate, Entry, Fallback, Key, KeyBy, LeaseStore, MemoryStore, Record, RequestBody,
+    StoreErrorKind, Token, WebhookDedupLayer,
 };
 
 use http_support::{c0, post, secs, send};
@@ -165,6 +165,96 @@ async fn what_is_forgotten_before_it_is_carried_back_leaves_its_room_to_others()
     run(&store, 60..120, LARGE).await;
     back(&primary, &store).await;
     assert_eq!(answered(&primary, 60..120).await.len(), 60);
+}
+
+/// As a caller does that has not heard that it was done.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_told_once_more_has_to_find_room_again() {
+    let (primary, store) = out();
+    // Done without an answer at first, or with one that had to go since.
+    for bytes in [0, LARGE, LARGE] {
+        for event in 0..100 {
+            let key = Key::new("t", id(event));
+            let record = record((bytes > 0).then(|| "x".repeat(bytes)));
+            let by = Instant::now() + secs(1);
+            let completed = store.complete(&key, token(event), &record, RETENTION, by);
+            assert!(completed.await.unwrap());
+        }
+    }
+    back(&primary, &store).await;
+    assert_eq!(answered(&primary, 0..100).await, Vec::from_iter(37..100));
+}
+
+/// Told again and again, the answers are counted once.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_told_again_takes_the_place_of_the_one_before() {
+    let (primary, carried) = out();
+    let kept = store();
+    for n in 0..100 {
+        for event in 0..KEPT {
+            let key = Key::new("t", id(event));
+            let record = record((n % 3 > 0).then(|| "x".repeat(BODY + n)));
+            for completed in [
+                kept.complete(&key, token(event), &record, RETENTION, Instant::now())
+                    .await
+                    .unwrap(),
+                carried
+                    .complete(
+                        &key,
+                        token(event),
+                        &record,
+                        RETENTION,
+                        Instant::now() + secs(1),
+                    )
+                    .await
+                    .unwrap(),
+            ] {
+                assert!(completed);
+            }
+        }
+        let all = if n % 3 > 0 { KEPT } else { 0 };
+        assert_eq!(answered(&kept, 0..KEPT).await.len(), all);
+    }
+    back(&primary, &carried).await;
+    assert_eq!(answered(&primary, 0..KEPT).await.len(), 0);
+    run(&kept, 10..10 + KEPT, BODY).await;
+    assert_eq!(answered(&kept, 10..10 + KEPT).await.len(), KEPT);
+}
+
+/// The primary had them before it went away, and they found no room here.
+#[tokio::test(start_paused = true)]
+async fn what_is_carried_back_takes_no_answer_away() {
+    let (primary, store) = out();
+    primary.heal();
+    run(&store, 0..100, LARGE).await;
+    assert_eq!(answered(&primary, 0..100).await.len(), 100);
+    primary.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    run(&store, 100..200, LARGE).await;
+    back(&primary, &store).await;
+    let (before, since) = (0..100, 137..200);
+    assert_eq!(
+        answered(&primary, 0..200).await,
+        Vec::from_iter(before.chain(since))
+    );
+}
+
+fn token(event: usize) -> Token {
+    format!("{event:032x}").parse().unwrap()
+}
+
+/// The record of an event that was answered so.
+fn record(answer: Option<String>) -> Record {
+    let hash = "0".repeat(64);
+    let answer = answer.map(|body| format!(" request={hash} body={body}"));
+    let entry = format!(
+        "v1 done {} 0 200 {hash}{}",
+        token(0),
+        answer.unwrap_or_default()
+    );
+    match entry.parse() {
+        Ok(Entry::Done { record, .. }) => record,
+        other => panic!("{other:?}"),
+    }
 }
 
 const LARGE: usize = 1 << 20;

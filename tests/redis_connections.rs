@@ -253,6 +253,20 @@ fn another_runtime_goes_on_with_the_store() {
     );
 }
 
+/// What fails there is connecting, and it is not tried again and again until the time is over.
+#[test]
+fn a_runtime_without_io_is_an_error_at_once() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    let mut without_io = runtime::Builder::new_current_thread();
+    let without_io = without_io.enable_time().build().unwrap();
+    let error = without_io.block_on(refused(&store));
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+    assert!(!error.may_have_landed());
+    // Nothing of that stays behind.
+    runtime().block_on(until("it works", async || works(&store).await));
+}
+
 #[test]
 fn a_runtime_that_nobody_drives_holds_up_nobody_for_long() {
     let server = RedisServer::start();

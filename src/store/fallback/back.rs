@@ -205,6 +205,13 @@ impl<P: LeaseStore, S: LeaseStore> Watch<P, S> {
                 Ok(told.await?.is_some())
             }
             What::Done(record) => {
+                // The primary may have the answer that had to go here.
+                if debt.stripped {
+                    let found = self.tell(|by| primary.inspect(key, by)).await?;
+                    if let Some(Some(Entry::Done { .. })) = found {
+                        return Ok(true);
+                    }
+                }
                 let told = self.tell(|by| primary.complete(key, *token, record, left, by));
                 match told.await? {
                     Some(true) => Ok(true),

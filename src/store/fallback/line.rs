@@ -20,6 +20,8 @@ pub(super) struct Line {
     pub(super) sent: bool,
     /// The secondary knows.
     pub(super) mirrored: bool,
+    /// Its answer had to go.
+    pub(super) stripped: bool,
     /// When it came up, on this process's clock.
     pub(super) since: SystemTime,
     /// Tells whether the line has changed while it was carried.
@@ -58,6 +60,7 @@ pub(super) struct Debt {
     pub(super) token: Token,
     pub(super) what: What,
     pub(super) until: Instant,
+    pub(super) stripped: bool,
     pub(super) change: u64,
 }
 
@@ -89,12 +92,6 @@ impl What {
         }
     }
 
-    pub(super) fn drop_answer(&mut self) {
-        if let Self::Done(record) = self {
-            record.drop_answer();
-        }
-    }
-
     /// Which are carried first: what makes room for the others.
     pub(super) const fn rank(&self) -> u8 {
         match self {
@@ -111,6 +108,14 @@ impl What {
 }
 
 impl Line {
+    /// Lets its answer go.
+    pub(super) fn strip(&mut self) {
+        if let What::Done(record) = &mut self.what {
+            record.drop_answer();
+            self.stripped = true;
+        }
+    }
+
     /// Whether the secondary decides because of it.
     pub(super) const fn is_local(&self) -> bool {
         self.owed && matches!(self.what, What::Lease(_) | What::Done(_))

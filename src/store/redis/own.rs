@@ -2,6 +2,7 @@
 
 use std::{
     fmt,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -9,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use redis::Value;
 use tokio::time::Instant;
 
@@ -223,7 +225,13 @@ impl Own {
     }
 
     async fn connect(self: Arc<Self>, attempting: Attempting<Arc<Link>>) {
-        let outcome = self.target.connect().await;
+        // A panic is as good as a failure: those who wait must not start one after the other.
+        let outcome = AssertUnwindSafe(self.target.connect()).catch_unwind().await;
+        let outcome = outcome.unwrap_or_else(|_| {
+            Err(RedisStoreError::unreachable(
+                "connecting panicked, as it does in a runtime without I/O",
+            ))
+        });
         let outcome = outcome.map(|(wire, place)| Arc::new(Link::new(wire, place)));
         {
             let mut state = self.state.lock();

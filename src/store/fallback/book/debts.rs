@@ -29,6 +29,7 @@ impl Book {
                     token: *token,
                     what: line.what.clone(),
                     until: line.until,
+                    stripped: line.stripped,
                     change: line.change,
                 }
             })

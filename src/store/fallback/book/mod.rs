@@ -4,7 +4,7 @@ mod debts;
 mod tally;
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     time::{Duration, SystemTime},
 };
 
@@ -41,8 +41,8 @@ pub(super) struct Book {
     overruled: Tally,
     /// Completions, oldest first; some may be gone.
     done: VecDeque<Token>,
-    /// Those of them that came with an answer.
-    answered: VecDeque<Token>,
+    /// Those of them that have an answer, by the change that they got it with.
+    answered: BTreeMap<u64, Token>,
     answer_bytes: usize,
     /// Releases and the like, oldest first; some may be gone.
     errands: VecDeque<Token>,
@@ -114,26 +114,20 @@ impl Book {
         let is_done = |line: &Line| matches!(line.what, What::Done(_));
         if !self.lines.get(&token).is_some_and(is_done) {
             self.done.push_back(token);
-            if record.answer().is_some() {
-                self.answered.push_back(token);
-            }
         }
         let until = after(Instant::now(), retention);
         self.write(key, token, What::Done(record), until, known);
         while self.answer_bytes > MOST_ANSWER_BYTES
-            && let Some(oldest) = self.answered.pop_front()
+            && let Some((_, oldest)) = self.answered.pop_first()
         {
             if let Some(line) = self.lines.get_mut(&oldest) {
                 self.answer_bytes -= line.what.answer_size();
-                line.what.drop_answer();
+                line.strip();
             }
         }
         while self.done.len() > most
             && let Some(oldest) = self.done.pop_front()
         {
-            if self.answered.front() == Some(&oldest) {
-                self.answered.pop_front();
-            }
             if self.lines.get(&oldest).is_some_and(is_done)
                 && self.remove(oldest).is_some_and(|line| line.owed)
             {
@@ -263,11 +257,15 @@ impl Book {
             contested,
             sent: known.sent,
             mirrored: known.mirrored && !self.overruled.contains(key),
+            stripped: false,
             since: old.map_or_else(SystemTime::now, |line| line.since),
             change: self.changes,
         };
         self.leases += usize::from(line.what.is_lease());
-        self.answer_bytes += line.what.answer_size();
+        if line.what.answer_size() > 0 {
+            self.answer_bytes += line.what.answer_size();
+            self.answered.insert(line.change, token);
+        }
         if line.is_local() {
             self.enter(key);
         }
@@ -322,6 +320,7 @@ impl Book {
         let line = self.lines.remove(&token)?;
         self.leases -= usize::from(line.what.is_lease());
         self.answer_bytes -= line.what.answer_size();
+        self.answered.remove(&line.change);
         if line.is_local() {
             self.leave(&line.key);
         }
