@@ -86,19 +86,25 @@ impl Shard {
         true
     }
 
-    /// Removes the entry of this key if its time is over, and a few others whose time is, so that
+    /// Removes the entry of this key if its time is over, and up to two others whose time is, so that
     /// the shard shrinks as it is used and no call pays for many.
     pub(super) fn expire(&mut self, key: &Key, now: Instant) {
         if self.slots.get(key).is_some_and(|slot| slot.place.0 <= now) {
             self.remove(key);
         }
-        let queues = [&self.running, &self.failed, &self.done];
-        let next = queues.into_iter().flat_map(|queue| queue.iter().take(2));
-        let over = next.filter(|((until, _), _)| *until <= now);
-        let over: Vec<_> = over.map(|(_, key)| key.clone()).collect();
-        for key in over {
+        for _ in 0..2 {
+            let Some(key) = self.over(now) else { break };
             self.remove(&key);
         }
+    }
+
+    /// One whose time is over.
+    fn over(&self, now: Instant) -> Option<Key> {
+        [&self.running, &self.failed, &self.done]
+            .into_iter()
+            .filter_map(|queue| queue.first_key_value())
+            .find(|((until, _), _)| *until <= now)
+            .map(|(_, key)| key.clone())
     }
 
     fn queue(&mut self, entry: &Entry) -> &mut Queue {
