@@ -240,7 +240,9 @@ fn one_connection(latency: &Latency) -> Table {
     };
     row("a round trip to Redis, alone", |it| it.round_trip);
     row("`RedisStore` alone, acquire", |it| it.duplicate_call);
-    row("`RedisStore` alone, acquire and complete", |it| it.first_calls);
+    row("`RedisStore` alone, acquire and complete", |it| {
+        it.first_calls
+    });
     row("bare axum", |it| it.bare);
     row("hand-rolled `SET NX EX`, first delivery", |it| it.by_hand);
     row("– over bare axum", |it| it.over_bare(it.by_hand));
