@@ -14,15 +14,12 @@ use std::{
 };
 
 use redis::{Cmd, RedisError, RedisResult, Value};
-use tokio::{
-    io::{AsyncWrite, WriteHalf, split},
-    sync::oneshot,
-};
+use tokio::{io::AsyncWrite, sync::oneshot};
 
 use super::{
     early_timer::EarlyTimer,
     queue::{Command, Queue, broken},
-    replies::{Replies, replies},
+    replies::Replies,
     stream::Stream,
 };
 
@@ -39,8 +36,8 @@ const MOST_PER_WRITE: usize = 64;
 ///
 /// Where it is not to `coalesce`, it never waits, and writes each command on its own.
 pub(super) struct Driver {
+    stream: Stream,
     replies: Replies,
-    writing: WriteHalf<Stream>,
     queue: Arc<Queue>,
     coalesce: bool,
     early_timer: EarlyTimer,
@@ -79,10 +76,9 @@ impl Driver {
     const MOST_WAITING: usize = 4096;
 
     pub(super) fn new(stream: Stream, queue: Arc<Queue>, coalesce: bool) -> Self {
-        let (reading, writing) = split(stream);
         Self {
-            replies: replies(reading),
-            writing,
+            stream,
+            replies: Replies::new(),
             queue,
             coalesce,
             early_timer: EarlyTimer::new(),
@@ -109,7 +105,7 @@ impl Driver {
     /// Writes what is in the queue, as far as there is room. Ready only with an error.
     fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
         loop {
-            if let Err(error) = ready!(self.outgoing.write(Pin::new(&mut self.writing), cx)) {
+            if let Err(error) = ready!(self.outgoing.write(self.stream.as_mut(), cx)) {
                 return Poll::Ready(error);
             }
             if !self.fill(cx) {
@@ -159,12 +155,11 @@ impl Driver {
             return Poll::Pending;
         }
         loop {
-            let reply = match ready!(self.replies.as_mut().poll_next(cx)) {
+            let reply = match ready!(self.replies.poll_next(cx, self.stream.as_mut())) {
                 // News, and no reply to anything.
-                Some(Ok(Value::Push { .. })) => continue,
-                Some(Ok(reply)) => reply,
-                Some(Err(error)) => return Poll::Ready(error),
-                None => return Poll::Ready(broken()),
+                Ok(Value::Push { .. }) => continue,
+                Ok(reply) => reply,
+                Err(error) => return Poll::Ready(error),
             };
             // A reply that nobody asked for: those that come next would go to the wrong ones.
             let Some(mut next) = self.waiting.pop_front() else {
@@ -238,7 +233,7 @@ impl Outgoing {
     /// Writes all of it.
     fn write(
         &mut self,
-        mut stream: Pin<&mut impl AsyncWrite>,
+        mut stream: Pin<&mut (impl AsyncWrite + ?Sized)>,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {

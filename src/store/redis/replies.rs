@@ -1,52 +1,208 @@
 //! The replies of a server, one after the other.
+//!
+//! What is here is cut into replies by their lengths, which the [protocol][RESP] says first. Nearly
+//! all of them are `$-1` for a lease that was free, `:1` for a step that was taken, or the text of an
+//! entry, and are no more than a look away by then; the `redis` crate parses all others.
+//!
+//! [RESP]: https://redis.io/docs/latest/develop/reference/protocol-spec/
 
-use std::pin::Pin;
+use std::{
+    pin::Pin,
+    str,
+    task::{Context, Poll, ready},
+};
 
-use futures_util::stream::{self, Stream};
-use redis::{RedisResult, Value, parse_redis_value_async};
-use tokio::io::{AsyncRead, BufReader};
+use redis::{ErrorKind, RedisError, RedisResult, Value, parse_redis_value};
+use tokio::io::{AsyncRead, ReadBuf};
 
-/// Ends after an error, the end of what there is to read included.
-pub(super) type Replies = Pin<Box<dyn Stream<Item = RedisResult<Value>> + Send>>;
+use super::queue::broken;
 
-pub(super) fn replies(reading: impl AsyncRead + Send + Unpin + 'static) -> Replies {
-    // The decoder by itself reads as many bytes as its buffer happens to have room for, which are 64
-    // or fewer where replies are short.
-    let start = (Default::default(), BufReader::new(reading));
-    Box::pin(stream::try_unfold(
-        start,
-        |(mut decoder, mut reading)| async move {
-            let reply = parse_redis_value_async(&mut decoder, &mut reading).await?;
-            Ok(Some((reply, (decoder, reading))))
-        },
-    ))
+/// What was read and not yet handed out.
+pub(super) struct Replies {
+    /// Filled from `start` to `end`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+}
+
+impl Replies {
+    /// As much is read at once, where replies are not longer; and more room than this is not kept.
+    const ROOM: usize = 8 * 1024;
+
+    pub(super) fn new() -> Self {
+        Self {
+            buffer: vec![0; Self::ROOM],
+            start: 0,
+            end: 0,
+        }
+    }
+
+    /// The next one. After an error there is none: what it was cannot be told from what comes next.
+    pub(super) fn poll_next(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut stream: Pin<&mut (impl AsyncRead + ?Sized)>,
+    ) -> Poll<RedisResult<Value>> {
+        loop {
+            if let Some((reply, length)) = first(&self.buffer[self.start..self.end])? {
+                self.start += length;
+                return Poll::Ready(Ok(reply));
+            }
+            ready!(self.read(cx, stream.as_mut()))?;
+        }
+    }
+
+    /// Reads more of the one that is not here as a whole.
+    fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        stream: Pin<&mut (impl AsyncRead + ?Sized)>,
+    ) -> Poll<RedisResult<()>> {
+        if self.start == self.end {
+            (self.start, self.end) = (0, 0);
+            self.buffer.truncate(Self::ROOM);
+            self.buffer.shrink_to_fit();
+        } else if self.end == self.buffer.len() {
+            self.buffer.copy_within(self.start.., 0);
+            (self.start, self.end) = (0, self.end - self.start);
+            self.buffer.resize(self.buffer.len().max(2 * self.end), 0);
+        }
+        let mut room = ReadBuf::new(&mut self.buffer[self.end..]);
+        ready!(stream.poll_read(cx, &mut room))?;
+        match room.filled().len() {
+            0 => Poll::Ready(Err(broken())),
+            read => {
+                self.end += read;
+                Poll::Ready(Ok(()))
+            }
+        }
+    }
+}
+
+/// The first reply and its length, if it is here as a whole.
+fn first(bytes: &[u8]) -> RedisResult<Option<(Value, usize)>> {
+    let Some(head) = Head::of(bytes) else {
+        return Ok(None);
+    };
+    let (value, length) = match (head.kind, head.number) {
+        (b':', Some(number)) => (Value::Int(number), head.length),
+        (b'$', Some(..0)) => (Value::Nil, head.length),
+        _ => {
+            let Some(length) = length(bytes) else {
+                return Ok(None);
+            };
+            match &bytes[head.length..length] {
+                [text @ .., b'\r', b'\n'] if head.kind == b'$' => {
+                    (Value::BulkString(text.to_vec()), length)
+                }
+                _ => (
+                    parse_redis_value(&bytes[..length]).map_err(|_| malformed())?,
+                    length,
+                ),
+            }
+        }
+    };
+    Ok(Some((value, length)))
+}
+
+fn malformed() -> RedisError {
+    (ErrorKind::Parse, "what the server said is no reply").into()
+}
+
+/// How long the first reply is, if it is here as a whole. One that is malformed ends where that
+/// shows.
+fn length(bytes: &[u8]) -> Option<usize> {
+    let (mut length, mut values) = (0, 1_usize);
+    while values > 0 {
+        let head = Head::of(&bytes[length..])?;
+        length += head.length;
+        values -= 1;
+        if LINES.contains(&head.kind) {
+            continue;
+        }
+        let Some(number) = head.number else {
+            return Some(length);
+        };
+        // A negative one stands for no value.
+        let number = usize::try_from(number).ok();
+        match head.kind {
+            b'$' | b'!' | b'=' => {
+                let text = number.map_or(0, |bytes| bytes.saturating_add(2));
+                length = length.saturating_add(text);
+                if length > bytes.len() {
+                    return None;
+                }
+            }
+            b'*' | b'~' | b'>' => values = values.saturating_add(number.unwrap_or(0)),
+            // Keys and values; and what the attributes are of.
+            kind => {
+                let pairs = number.unwrap_or(0).saturating_mul(2);
+                values = values.saturating_add(pairs.saturating_add((kind == b'|').into()));
+            }
+        }
+    }
+    Some(length)
+}
+
+/// The line that a value starts with.
+struct Head {
+    /// What kind of value it is.
+    kind: u8,
+    /// What the rest of the line says, if that is a number.
+    number: Option<i64>,
+    /// With the end of the line.
+    length: usize,
+}
+
+/// The kinds that are no longer than that line.
+const LINES: &[u8] = b"+-:_#,(";
+
+/// All others.
+const OTHERS: &[u8] = b"$!=*~>%|";
+
+impl Head {
+    fn of(bytes: &[u8]) -> Option<Self> {
+        let (&kind, rest) = bytes.split_first()?;
+        if !LINES.contains(&kind) && !OTHERS.contains(&kind) {
+            return Some(Self {
+                kind,
+                number: None,
+                length: 1,
+            });
+        }
+        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let number = str::from_utf8(&rest[..end]).ok();
+        Some(Self {
+            kind,
+            number: number.and_then(|number| number.trim().parse().ok()),
+            length: 1 + end + 2,
+        })
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        io,
-        sync::{
-            Arc,
-            atomic::{AtomicUsize, Ordering},
-        },
-        task::{Context, Poll},
-    };
+    use std::{future::poll_fn, io, iter};
 
     use fastrand::Rng;
-    use futures_util::{FutureExt, StreamExt};
-    use redis::parse_redis_value;
+    use futures_util::FutureExt;
     use tokio::{
-        io::{AsyncWriteExt, ReadBuf, duplex},
+        io::{AsyncWriteExt, duplex},
         task::unconstrained,
     };
 
     use super::*;
 
+    impl Replies {
+        async fn next(&mut self, stream: &mut (impl AsyncRead + Unpin)) -> RedisResult<Value> {
+            poll_fn(|cx| self.poll_next(cx, Pin::new(stream))).await
+        }
+    }
+
     /// A connection that counts how often it is read from.
     struct Counting {
         left: io::Cursor<Vec<u8>>,
-        reads: Arc<AtomicUsize>,
+        reads: usize,
     }
 
     impl AsyncRead for Counting {
@@ -55,7 +211,7 @@ mod tests {
             cx: &mut Context<'_>,
             into: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            self.reads.fetch_add(1, Ordering::Relaxed);
+            self.reads += 1;
             Pin::new(&mut self.left).poll_read(cx, into)
         }
     }
@@ -63,23 +219,23 @@ mod tests {
     #[tokio::test]
     async fn many_replies_that_are_here_are_read_at_once() {
         for reply in ["+OK\r\n".to_owned(), format!("$100\r\n{:0100}\r\n", 0)] {
-            let reads = Arc::default();
-            let mut replies = replies(Counting {
+            let mut stream = Counting {
                 left: io::Cursor::new(reply.repeat(64).into_bytes()),
-                reads: Arc::clone(&reads),
-            });
+                reads: 0,
+            };
+            let mut replies = Replies::new();
             for _ in 0..64 {
-                replies.next().await.unwrap().unwrap();
+                replies.next(&mut stream).await.unwrap();
             }
-            assert_eq!(reads.load(Ordering::Relaxed), 1, "64 times {reply:?}");
-            let end = replies.next().await.unwrap().unwrap_err();
+            assert_eq!(stream.reads, 1, "64 times {reply:?}");
+            let end = replies.next(&mut stream).await.unwrap_err();
             assert!(end.is_connection_dropped(), "{end}");
-            assert!(replies.next().await.is_none());
         }
     }
+
     /// Any reply, as a server would write it.
     fn any(random: &mut Rng, depth: u8) -> String {
-        let kinds = if depth == 0 { 5 } else { 8 };
+        let kinds = if depth == 0 { 12 } else { 18 };
         let kind = random.u8(0..kinds);
         let mut some = |count| -> String { (0..count).map(|_| any(random, depth - 1)).collect() };
         match kind {
@@ -88,8 +244,18 @@ mod tests {
             2 => "$-1\r\n".to_owned(),
             3 => "-ERR it is full\r\n".to_owned(),
             4 => format!("$13\r\n+OK\r\n$1\r\na\r\n{}\r\n", random.alphabetic()),
-            5 => format!("*3\r\n{}", some(3)),
-            6 => format!("%1\r\n{}", some(2)),
+            5 => "$0\r\n\r\n".to_owned(),
+            6 => format!("$20000\r\n{:020000}\r\n", 0),
+            7 => "_\r\n#t\r\n,1.5\r\n".to_owned(),
+            8 => "(12345678901234567890\r\n".to_owned(),
+            9 => "!10\r\nERR is\r\nit\r\n".to_owned(),
+            10 => "=8\r\ntxt:a\r\nb\r\n".to_owned(),
+            11 => "*-1\r\n+\r\n".to_owned(),
+            12 => format!("*3\r\n{}", some(3)),
+            13 => "*0\r\n".to_owned(),
+            14 => format!("%2\r\n{}", some(4)),
+            15 => format!("~1\r\n{}", some(1)),
+            16 => format!("|1\r\n{}", some(3)),
             _ => format!(">2\r\n+news\r\n{}", some(1)),
         }
     }
@@ -98,24 +264,74 @@ mod tests {
     async fn replies_in_pieces_are_those_that_came_whole() {
         for seed in 0..200 {
             let mut random = Rng::with_seed(seed);
-            let said: Vec<_> = (0..20).map(|_| any(&mut random, 3)).collect();
-            let (mut server, reading) = duplex(1 << 20);
-            let mut replies = replies(reading);
-            let (mut left, mut heard) = (said.concat().into_bytes(), Vec::new());
+            let said: String = (0..20).map(|_| any(&mut random, 3)).collect();
+            let whole = {
+                let (mut parser, mut said) = (redis::Parser::new(), said.as_bytes());
+                iter::from_fn(|| parser.parse_value(&mut said).ok()).collect::<Vec<_>>()
+            };
+            assert!(whole.len() >= 20, "{seed}");
+            let (mut server, mut stream) = duplex(1 << 20);
+            let (mut replies, mut heard) = (Replies::new(), Vec::new());
+            let mut left = said.into_bytes();
             while !left.is_empty() {
                 let most = left.len().min(if random.bool() { 3 } else { 300 });
                 let piece: Vec<_> = left.drain(..random.usize(1..=most)).collect();
                 server.write_all(&piece).await.unwrap();
-                while let Some(reply) = unconstrained(replies.next()).now_or_never() {
-                    heard.push(reply.unwrap().unwrap());
+                while let Some(reply) = unconstrained(replies.next(&mut stream)).now_or_never() {
+                    heard.push(reply.unwrap());
                 }
             }
-            let whole = said.iter().map(|reply| parse_redis_value(reply.as_bytes()));
-            assert_eq!(
-                heard,
-                whole.map(Result::unwrap).collect::<Vec<_>>(),
-                "{seed}"
-            );
+            assert_eq!(heard, whole, "{seed}");
+            assert_eq!(replies.buffer.capacity(), Replies::ROOM, "{seed}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_no_reply_is_an_error_as_soon_as_that_shows() {
+        for said in [
+            "?",
+            "\r\n",
+            "$a\r\n",
+            "$1\r\nab\r\n",
+            "$99999999999999999999\r\n",
+            "*\r\n",
+            "*2\r\n:1\r\n$ \r\n",
+            "*1\r\n*1\r\nH",
+            "%-1\r\n",
+            "=-1\r\n",
+            ":1a\r\n",
+            "#y\r\n",
+        ] {
+            let (mut server, mut stream) = duplex(1 << 10);
+            server.write_all(said.as_bytes()).await.unwrap();
+            let mut replies = Replies::new();
+            let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+            let error = reply.unwrap_or_else(|| panic!("{said:?} is waited for"));
+            assert!(error.is_err(), "{said:?}: {error:?}");
+        }
+    }
+
+    /// Before that they are whole, they are nothing; and no room is made for what is only announced.
+    #[tokio::test]
+    async fn what_is_not_here_is_waited_for() {
+        for said in [
+            "",
+            "$",
+            "$5\r",
+            "$5\r\nabcd",
+            "$5\r\nabcde\r",
+            "*2\r\n:1\r\n",
+            "$9223372036854775807\r\n",
+            "*9223372036854775807\r\n",
+            "%9223372036854775807\r\n:1\r\n",
+            "|9223372036854775807\r\n",
+        ] {
+            let (mut server, mut stream) = duplex(1 << 10);
+            server.write_all(said.as_bytes()).await.unwrap();
+            let mut replies = Replies::new();
+            let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+            assert!(reply.is_none(), "{said:?}: {reply:?}");
+            assert_eq!(replies.buffer.capacity(), Replies::ROOM, "{said:?}");
         }
     }
 }
