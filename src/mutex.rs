@@ -1,5 +1,7 @@
 //! A mutex that no panic poisons.
 
+#[cfg(feature = "redis")]
+use std::sync::TryLockError;
 use std::sync::{self, MutexGuard, PoisonError};
 
 /// As that of `std`, but for poison: what is changed under a lock here is whole whenever something
@@ -14,5 +16,15 @@ impl<T> Mutex<T> {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// `None` where another holds it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(error)) => Some(error.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }

@@ -1,7 +1,7 @@
-//! The task of one connection: it lets commands that many requests have at the same time go out in
-//! one write.
+//! What one connection does: it lets commands that many requests have at the same time go out in one
+//! write, and hands out the replies.
 //!
-//! A connection of the `redis` crate has such a task too. On a runtime with several threads that one
+//! A connection of the `redis` crate does so in a task. On a runtime with several threads that one
 //! writes each command on its own, and a reply takes two queues and a wake-up more on its way. So the
 //! crate packs the commands here, and parses the replies, and the rest is ours.
 
@@ -9,8 +9,7 @@ use std::{
     collections::VecDeque,
     io,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
 };
 
 use redis::{Cmd, RedisError, RedisResult, Value};
@@ -27,7 +26,9 @@ use super::{
 /// the last of them.
 const MOST_PER_WRITE: usize = 64;
 
-/// Writes what is in the queue, and hands out the replies. Ends when the connection breaks.
+/// Writes what is in the queue, and hands out the replies, until the connection breaks. Driven by a
+/// task; only what comes while it is [at rest](Self::is_at_rest) is written by who brings it, without
+/// a way through the task.
 ///
 /// A runtime with several threads runs a task that another one wakes next, before those that have
 /// been waiting: this one would find each command on its own. So it steps back once each time it is
@@ -38,7 +39,6 @@ const MOST_PER_WRITE: usize = 64;
 pub(super) struct Driver {
     stream: Stream,
     replies: Replies,
-    queue: Arc<Queue>,
     coalesce: bool,
     early_timer: EarlyTimer,
     stepped_back: bool,
@@ -75,11 +75,10 @@ impl Driver {
     /// is room.
     const MOST_WAITING: usize = 4096;
 
-    pub(super) fn new(stream: Stream, queue: Arc<Queue>, coalesce: bool) -> Self {
+    pub(super) fn new(stream: Stream, coalesce: bool) -> Self {
         Self {
             stream,
             replies: Replies::new(),
-            queue,
             coalesce,
             early_timer: EarlyTimer::new(),
             stepped_back: false,
@@ -91,9 +90,53 @@ impl Driver {
         }
     }
 
+    /// What the task does whenever it is woken. Ready when the connection is of no more use, and all
+    /// who waited know.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, queue: &Queue) -> Poll<()> {
+        if self.steps_back(queue) {
+            // To the end of the queue, which other threads help with. `yield_now` would wait for
+            // this thread, and a handler may block it.
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let sent = self.send(cx, queue);
+        let was_full = self.is_full();
+        // Also after an error in writing: the server may have said why it closes the connection.
+        let received = self.hand_out(cx);
+        let error = match (received, sent) {
+            (Poll::Ready(error), _) => error,
+            (_, Poll::Ready(error)) => error.into(),
+            _ => {
+                // The next reply wakes this task, and so does room for what is being written or else
+                // the next command; but where it was full, it has not asked the queue.
+                if was_full && !self.is_full() {
+                    cx.waker().wake_by_ref();
+                }
+                return Poll::Pending;
+            }
+        };
+        self.end(&error);
+        Poll::Ready(())
+    }
+
+    /// Writes what is in the queue, if it is at rest. `false`: the task has to, which sleeps. What
+    /// comes of this wakes it.
+    pub(super) fn write_at_once(&mut self, task: &Waker, queue: &Queue) -> bool {
+        self.is_at_rest() && {
+            let error = self.send(&mut Context::from_waker(task), queue);
+            // The task meets it again.
+            error.is_pending()
+        }
+    }
+
+    /// Nothing is awaited, and the task is woken by whatever the server says.
+    fn is_at_rest(&self) -> bool {
+        self.has_asked && self.waiting.is_empty()
+    }
+
     /// Whether to let others come first, this time.
-    fn steps_back(&mut self) -> bool {
-        let shared = || self.waiting.len() + self.queue.len() > 1;
+    fn steps_back(&mut self, queue: &Queue) -> bool {
+        let shared = || self.waiting.len() + queue.len() > 1;
         self.stepped_back = self.coalesce && !self.stepped_back && shared();
         self.stepped_back
     }
@@ -103,22 +146,22 @@ impl Driver {
     }
 
     /// Writes what is in the queue, as far as there is room. Ready only with an error.
-    fn send(&mut self, cx: &mut Context<'_>) -> Poll<io::Error> {
+    fn send(&mut self, cx: &mut Context<'_>, queue: &Queue) -> Poll<io::Error> {
         loop {
             if let Err(error) = ready!(self.outgoing.write(self.stream.as_mut(), cx)) {
                 return Poll::Ready(error);
             }
-            if !self.fill(cx) {
+            if !self.fill(cx, queue) {
                 return Poll::Pending;
             }
         }
     }
 
     /// Packs commands that are next. `false`: there is none, or no room.
-    fn fill(&mut self, cx: &mut Context<'_>) -> bool {
+    fn fill(&mut self, cx: &mut Context<'_>, queue: &Queue) -> bool {
         let most = if self.coalesce { MOST_PER_WRITE } else { 1 };
         let most = most.min(Self::MOST_WAITING - self.waiting.len());
-        if most == 0 || !self.queue.take(most, &mut self.taken, cx) {
+        if most == 0 || !queue.take(most, &mut self.taken, cx) {
             return false;
         }
         for Command {
@@ -142,7 +185,7 @@ impl Driver {
                 refused: None,
             });
         }
-        self.queue.give_back(self.packed.drain(..));
+        queue.give_back(self.packed.drain(..));
         self.has_asked |= !self.waiting.is_empty();
         // Not for as long as there is no reply: a silent server would have it go on for ever.
         self.early_timer.set(cx);
@@ -186,43 +229,6 @@ impl Driver {
         for one in self.waiting.drain(..) {
             _ = one.reply_to.send(Err(error.clone()));
         }
-    }
-}
-
-impl Future for Driver {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.steps_back() {
-            // To the end of the queue, which other threads help with. `yield_now` would wait for
-            // this thread, and a handler may block it.
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        let sent = self.send(cx);
-        let was_full = self.is_full();
-        // Also after an error in writing: the server may have said why it closes the connection.
-        let received = self.hand_out(cx);
-        let error = match (received, sent) {
-            (Poll::Ready(error), _) => error,
-            (_, Poll::Ready(error)) => error.into(),
-            _ => {
-                // The next reply wakes this task, and so does room for what is being written or else
-                // the next command; but where it was full, it has not asked the queue.
-                if was_full && !self.is_full() {
-                    cx.waker().wake_by_ref();
-                }
-                return Poll::Pending;
-            }
-        };
-        self.end(&error);
-        Poll::Ready(())
-    }
-}
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.queue.close();
     }
 }
 

@@ -42,13 +42,16 @@ pub(super) struct Command {
 }
 
 impl Queue {
-    /// Hands a command over, and resolves with its reply. One that nobody waits for by the time it
-    /// would be written is not.
+    /// Hands a command over: what resolves with its reply, and the task, if it has to be woken. A
+    /// command that nobody waits for by the time it would be written is not.
     pub(super) fn push(
         &self,
         command: Cmd,
         asking: bool,
-    ) -> impl Future<Output = RedisResult<Value>> + use<> {
+    ) -> (
+        impl Future<Output = RedisResult<Value>> + use<>,
+        Option<Waker>,
+    ) {
         let (reply_to, reply) = oneshot::channel();
         let command = Command {
             command,
@@ -62,10 +65,8 @@ impl Queue {
             }
             state.idle.take()
         };
-        if let Some(task) = idle {
-            task.wake();
-        }
-        async { reply.await.unwrap_or_else(|_| Err(broken())) }
+        let reply = async { reply.await.unwrap_or_else(|_| Err(broken())) };
+        (reply, idle)
     }
 
     /// An empty command with room for another, if one was given back.

@@ -1,32 +1,47 @@
 //! A connection to a server, and the task that drives it.
 
-use std::sync::Arc;
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use redis::{Cmd, RedisResult, Value};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{driver::Driver, error::RedisStoreError, queue::Queue, stream::Stream};
+use crate::mutex::Mutex;
 
 /// A connection that calls share, and that is closed when it is dropped.
 pub(super) struct Wire {
-    queue: Arc<Queue>,
-    _driver: AbortOnDropHandle<()>,
+    shared: Arc<Shared>,
+    _task: AbortOnDropHandle<()>,
 }
+
+/// What the callers and the task have in common.
+pub(super) struct Shared {
+    pub(super) queue: Queue,
+    /// `None` when the connection is closed. Locked for no longer than a write takes.
+    pub(super) driver: Mutex<Option<Driver>>,
+}
+
+/// The task.
+pub(super) struct Driving(pub(super) Arc<Shared>);
 
 impl Wire {
     /// Starts to speak on a stream.
     pub(super) fn over(stream: Stream, coalesce: bool) -> Self {
-        let queue = Arc::new(Queue::default());
-        let driver = Driver::new(stream, Arc::clone(&queue), coalesce);
+        let shared = Arc::new(Shared::new(stream, coalesce));
+        let task = tokio::spawn(Driving(Arc::clone(&shared)));
         Self {
-            queue,
-            _driver: AbortOnDropHandle::new(tokio::spawn(driver)),
+            shared,
+            _task: AbortOnDropHandle::new(task),
         }
     }
 
     /// An empty command with room for another like those before, if there is one.
     pub(super) fn spare(&self) -> Option<Cmd> {
-        self.queue.spare()
+        self.shared.queue.spare()
     }
 
     /// Sends a command, after `ASKING` if so, and waits for the reply without a limit.
@@ -35,7 +50,7 @@ impl Wire {
         command: Cmd,
         asking: bool,
     ) -> impl Future<Output = RedisResult<Value>> + use<> {
-        self.queue.push(command, asking)
+        self.shared.send(command, asking)
     }
 
     /// The same, with an error of the server as an error.
@@ -44,5 +59,54 @@ impl Wire {
         reply
             .and_then(Value::extract_error)
             .map_err(|error| RedisStoreError::new(&error))
+    }
+}
+
+impl Shared {
+    pub(super) fn new(stream: Stream, coalesce: bool) -> Self {
+        Self {
+            queue: Queue::default(),
+            driver: Mutex::new(Some(Driver::new(stream, coalesce))),
+        }
+    }
+
+    pub(super) fn send(
+        &self,
+        command: Cmd,
+        asking: bool,
+    ) -> impl Future<Output = RedisResult<Value>> + use<> {
+        let (reply, idle) = self.queue.push(command, asking);
+        if let Some(task) = idle {
+            // The task may be at it just now, and then asks the queue once more.
+            let written = self.driver.try_lock().is_some_and(|mut driver| {
+                let driver = driver.as_mut();
+                driver.is_some_and(|driver| driver.write_at_once(&task, &self.queue))
+            });
+            if !written {
+                task.wake();
+            }
+        }
+        reply
+    }
+}
+
+impl Future for Driving {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let Shared { queue, driver } = &*self.0;
+        match &mut *driver.lock() {
+            Some(driver) => driver.poll(cx, queue),
+            None => Poll::Ready(()),
+        }
+    }
+}
+
+/// Ended, aborted, or gone with its runtime.
+impl Drop for Driving {
+    fn drop(&mut self) {
+        let driver = self.0.driver.lock().take();
+        drop(driver);
+        self.0.queue.close();
     }
 }

@@ -1,4 +1,4 @@
-//! A driver that is polled by hand, and the server's end of its connection.
+//! A connection whose task is polled by hand, and the server's end of its connection.
 
 use std::{
     io,
@@ -17,11 +17,11 @@ use tokio::{
     task::{consume_budget, coop::has_budget_remaining, unconstrained, yield_now},
 };
 
-use super::super::{Driver, Queue};
+use super::super::super::wire::{Driving, Shared};
 
 pub(super) struct Rig {
-    pub(super) driver: Pin<Box<Driver>>,
-    pub(super) queue: Arc<Queue>,
+    pub(super) task: Driving,
+    pub(super) shared: Arc<Shared>,
     pub(super) server: DuplexStream,
     line: Arc<Mutex<Line>>,
     woken: Arc<Woken>,
@@ -54,20 +54,34 @@ impl Rig {
     pub(super) fn with_room(coalesce: bool, room: usize) -> Self {
         let (stream, server) = duplex(room);
         let line = Arc::<Mutex<Line>>::default();
-        let queue = Arc::new(Queue::default());
         let end = End {
             stream,
             line: line.clone(),
         };
-        let driver = Driver::new(Box::pin(end), queue.clone(), coalesce);
+        let shared = Arc::new(Shared::new(Box::pin(end), coalesce));
         Self {
-            driver: Box::pin(driver),
-            queue,
+            task: Driving(Arc::clone(&shared)),
+            shared,
             server,
             line,
             // As a task that has just been spawned.
             woken: Arc::new(Woken(AtomicUsize::new(1))),
         }
+    }
+
+    /// That has had a reply, and waits for nothing.
+    pub(super) async fn at_rest(coalesce: bool) -> Self {
+        Self::at_rest_with_room(coalesce, 1 << 20).await
+    }
+
+    pub(super) async fn at_rest_with_room(coalesce: bool, room: usize) -> Self {
+        let mut rig = Self::with_room(coalesce, room);
+        let reply = rig.push("ZERO");
+        while rig.work().is_pending() && !rig.got().is_empty() {}
+        rig.answer("+OK\r\n");
+        assert!(rig.work().is_pending());
+        assert_eq!(reply.await, Ok(Value::Okay));
+        rig
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
@@ -100,17 +114,23 @@ impl Rig {
         name: &str,
         asking: bool,
     ) -> impl Future<Output = RedisResult<Value>> + use<> {
-        let mut command = self.queue.spare().unwrap_or_default();
+        let mut command = self.shared.queue.spare().unwrap_or_default();
         command.arg(name);
-        self.queue.push(command, asking)
+        self.shared.send(command, asking)
+    }
+
+    /// How many commands have no reply.
+    pub(super) fn unanswered(&self) -> usize {
+        let driver = self.shared.driver.lock();
+        self.shared.queue.len() + driver.as_ref().map_or(0, |driver| driver.waiting.len())
     }
 
     /// With all the budget of the runtime that it wants.
     pub(super) fn poll(&mut self) -> Poll<()> {
         self.woken();
         let waker = self.woken.clone().into();
-        let mut driver = unconstrained(self.driver.as_mut());
-        Pin::new(&mut driver).poll(&mut Context::from_waker(&waker))
+        let mut task = unconstrained(&mut self.task);
+        Pin::new(&mut task).poll(&mut Context::from_waker(&waker))
     }
 
     /// As after another task that has used the budget up, and then woken the driver.
@@ -120,7 +140,7 @@ impl Rig {
         }
         self.woken();
         let waker = self.woken.clone().into();
-        let polled = self.driver.as_mut().poll(&mut Context::from_waker(&waker));
+        let polled = Pin::new(&mut self.task).poll(&mut Context::from_waker(&waker));
         // The runtime wakes those without budget when it gets its turn.
         yield_now().await;
         polled
