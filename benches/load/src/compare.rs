@@ -8,7 +8,7 @@ use crate::{
     counts::{self, Counts},
     goals::Goals,
     lab::Lab,
-    latency::{self, Latency, Medians},
+    latency::{self, Latency},
     measure::{Kind, Load, Sample, measure},
     report::{
         section,
@@ -168,7 +168,7 @@ impl fmt::Display for Comparison {
             &of_kind(&self.large, Kind::Duplicate),
         )?;
         writeln!(f, "16 connections.\n")?;
-        section(f, "One connection", &one_connection(&self.latency))?;
+        section(f, "One connection", &self.latency.table())?;
         writeln!(
             f,
             "The round trip is a `PING` by `redis`' multiplexed connection, one at a time, in a \
@@ -227,28 +227,4 @@ fn commands(sample: &Sample) -> String {
     } else {
         parts.join(", ")
     }
-}
-
-fn one_connection(latency: &Latency) -> Table {
-    let ways = [Some(&latency.halting), latency.awake.as_ref()];
-    let ways: Vec<_> = ways.into_iter().flatten().collect();
-    let heads = ["p50 µs", "cores kept awake"];
-    let mut table = Table::new(&[&["what"], &heads[..ways.len()]].concat());
-    let mut row = |what: &str, figure: fn(&Medians) -> f64| {
-        let figures = ways.iter().map(|way| format!("{:.0}", figure(way)));
-        table.row([what.to_owned()].into_iter().chain(figures));
-    };
-    row("a round trip to Redis, alone", |it| it.round_trip);
-    row("`RedisStore` alone, acquire", |it| it.duplicate_call);
-    row("`RedisStore` alone, acquire and complete", |it| {
-        it.first_calls
-    });
-    row("bare axum", |it| it.bare);
-    row("hand-rolled `SET NX EX`, first delivery", |it| it.by_hand);
-    row("– over bare axum", |it| it.over_bare(it.by_hand));
-    row("layer, first delivery", |it| it.first);
-    row("– over bare axum", |it| it.over_bare(it.first));
-    row("layer, duplicate", |it| it.duplicate);
-    row("– over bare axum", |it| it.over_bare(it.duplicate));
-    table
 }

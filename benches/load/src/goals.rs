@@ -2,6 +2,7 @@
 
 use crate::{
     compare::{Comparison, Row},
+    latency::Turn,
     report::table::{Table, ratio},
     servers::Server,
 };
@@ -86,22 +87,19 @@ impl Goals {
                 "bytes",
             ),
         ];
-        let latency = &comparison.latency;
-        for (how, medians) in [
-            ("", Some(&latency.halting)),
-            (", cores kept awake", latency.awake.as_ref()),
-        ] {
-            let Some(it) = medians else { continue };
+        for (how, turns) in comparison.latency.ways() {
+            let comma = if how.is_empty() { "" } else { ", " };
+            let what = |what| format!("p50 over {what}{comma}{how}");
             goals.push(within(
-                format!("p50 over bare, first delivery: two round trips and 60 µs{how}"),
-                2.0 * it.round_trip + 60.0,
-                it.over_bare(it.first),
+                what("bare and two round trips, first delivery"),
+                60.0,
+                turns.median(Turn::first_over),
                 "µs",
             ));
             goals.push(within(
-                format!("p50 over bare, duplicate: one round trip and 40 µs{how}"),
-                it.round_trip + 40.0,
-                it.over_bare(it.duplicate),
+                what("bare and one round trip, duplicate"),
+                40.0,
+                turns.median(Turn::duplicate_over),
                 "µs",
             ));
         }

@@ -1,18 +1,25 @@
 //! One sender, one request at a time: what the layer adds to the answer's time, in round trips to
 //! Redis.
 
-use std::time::{Duration, Instant};
+use std::{
+    io::stdin,
+    iter,
+    ops::RangeFrom,
+    time::{Duration, Instant},
+};
 
-use redis::{Client, cmd};
+use redis::{Client, aio::MultiplexedConnection, cmd};
 use tokio::{runtime::Builder, time::Instant as Deadline};
 use tower_webhook_dedup::{BodyHash, Key, LeaseStore, Record, RedisStore, Token};
 
 use crate::{
     Options, Result,
+    generator::{Event, Generator, Ids, Path, Until},
     lab::Lab,
     machine::Cores,
-    measure::{Kind, Load, measure, median},
+    measure::{median, micros},
     process::Process,
+    report::table::Table,
     servers::{Running, Server},
 };
 
@@ -21,146 +28,254 @@ use crate::{
 pub(crate) struct Latency {
     /// The system halts a core that has nothing to do, as it does everywhere. In a virtual machine
     /// that is a way to the hypervisor and back each time that something is waited for.
-    pub(crate) halting: Medians,
+    pub(crate) halting: Turns,
     /// Something of the least priority runs on the cores all the time. `None` where none is pinned.
-    pub(crate) awake: Option<Medians>,
+    pub(crate) awake: Option<Turns>,
 }
 
-/// In microseconds.
+/// All that is compared, again and again. A machine may be slower for some seconds, as when its
+/// neighbours are busy: a turn is so short that all of it meets the same.
+#[derive(Debug, Default)]
+pub(crate) struct Turns(Vec<Turn>);
+
+/// Each the p50 of some hundred requests or calls, in microseconds.
 #[derive(Debug)]
-pub(crate) struct Medians {
-    /// The p50 of a request to bare axum.
-    pub(crate) bare: f64,
-    /// Of a first delivery to what is written by hand, which asks Redis once.
-    pub(crate) by_hand: f64,
-    pub(crate) first: f64,
-    pub(crate) duplicate: f64,
-    /// The p50 of a `PING` from a process like the server, on the server's core.
-    pub(crate) round_trip: f64,
-    /// The same of the store calls of a first delivery.
-    pub(crate) first_calls: f64,
+pub(crate) struct Turn {
+    /// Of requests to bare axum.
+    bare: f64,
+    /// Of first deliveries to what is written by hand, which asks Redis once.
+    by_hand: f64,
+    first: f64,
+    duplicate: f64,
+    /// Of a `PING` from a process like the server, on the server's core.
+    round_trip: f64,
+    /// Of the store calls of a first delivery, there.
+    first_calls: f64,
     /// And of a duplicate.
-    pub(crate) duplicate_call: f64,
+    duplicate_call: f64,
 }
 
-impl Medians {
-    pub(crate) fn over_bare(&self, p50: f64) -> f64 {
-        p50 - self.bare
-    }
-}
-
-/// There are so many rounds in place of each that was asked for, and each is that much shorter: a
-/// neighbour of this machine that is busy for some seconds then disturbs all that is compared.
-const SHORTER: u32 = 2;
+/// How many turns there are for each round that was asked for, half of them each way; and what of a
+/// measurement each part of a turn takes.
+const TURNS: u32 = 20;
+const SHORTER: u32 = 30;
 
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
-    let (mut halting, mut awake) = (vec![], vec![]);
-    for _ in 0..options.rounds * SHORTER {
-        halting.push(round(lab, options)?);
-        if let Some(Cores { server, load }) = lab.cores {
-            let keep_awake = |core| Process::start(Some(core), &["keep-awake"]);
-            let _until_measured = (keep_awake(server)?, keep_awake(load)?);
-            awake.push(round(lab, options)?);
+    let (mut halting, mut awake) = (Turns::default(), Turns::default());
+    for _ in 0..options.rounds {
+        lab.redis.flush()?;
+        let mut subjects = Subjects::start(lab)?;
+        for _ in 0..TURNS / 2 {
+            halting.0.push(subjects.turn(lab, options)?);
+            if let Some(Cores { server, load }) = lab.cores {
+                let keep_awake = |core| Process::start(Some(core), &["keep-awake"]);
+                let _until_measured = (keep_awake(server)?, keep_awake(load)?);
+                awake.0.push(subjects.turn(lab, options)?);
+            }
         }
     }
     Ok(Latency {
-        halting: Medians::of(&halting),
-        awake: (!awake.is_empty()).then(|| Medians::of(&awake)),
+        halting,
+        awake: (!awake.0.is_empty()).then_some(awake),
     })
 }
 
-impl Medians {
-    fn of(rounds: &[Self]) -> Self {
-        let of = |figure: fn(&Self) -> f64| median(rounds.iter().map(figure));
-        Self {
-            bare: of(|it| it.bare),
-            by_hand: of(|it| it.by_hand),
-            first: of(|it| it.first),
-            duplicate: of(|it| it.duplicate),
-            round_trip: of(|it| it.round_trip),
-            first_calls: of(|it| it.first_calls),
-            duplicate_call: of(|it| it.duplicate_call),
-        }
+impl Latency {
+    /// What was measured, and how.
+    pub(crate) fn ways(&self) -> impl Iterator<Item = (&'static str, &Turns)> {
+        let halting = iter::once(("", &self.halting));
+        halting.chain(self.awake.iter().map(|turns| ("cores kept awake", turns)))
+    }
+
+    pub(crate) fn table(&self) -> Table {
+        let ways: Vec<_> = self.ways().map(|(_, turns)| turns).collect();
+        let heads = ["p50 µs", "cores kept awake"];
+        let mut table = Table::new(&[&["what"], &heads[..ways.len()]].concat());
+        let mut row = |what: &str, figure: fn(&Turn) -> f64| {
+            let figures = ways
+                .iter()
+                .map(|turns| format!("{:.0}", turns.median(figure)));
+            table.row([what.to_owned()].into_iter().chain(figures));
+        };
+        row("a round trip to Redis, alone", |it| it.round_trip);
+        row("`RedisStore` alone, acquire", |it| it.duplicate_call);
+        row("`RedisStore` alone, acquire and complete", |it| {
+            it.first_calls
+        });
+        row("bare axum", |it| it.bare);
+        row("hand-rolled `SET NX EX`, first delivery", |it| it.by_hand);
+        row("– over bare axum and a round trip", |it| {
+            it.by_hand - it.bare - it.round_trip
+        });
+        row("layer, first delivery", |it| it.first);
+        row("– over bare axum and two round trips", Turn::first_over);
+        row("layer, duplicate", |it| it.duplicate);
+        row("– over bare axum and a round trip", Turn::duplicate_over);
+        table
     }
 }
 
-fn round(lab: &mut Lab, options: &Options) -> Result<Medians> {
-    let mut p50 = |server, kind| p50(lab, options, server, kind);
-    let bare = p50(Server::Bare, Kind::First)?;
-    let by_hand = p50(Server::HandRolled, Kind::First)?;
-    let first = p50(Server::Layer, Kind::First)?;
-    let duplicate = p50(Server::Layer, Kind::Duplicate)?;
-
-    let core = lab.cores.map(|cores| cores.server);
-    let mut process = Process::start(core, &["round-trip", &lab.redis.url()])?;
-    let mut micros = || Result::Ok(process.line()?.parse::<f64>()? / 1e3);
-    Ok(Medians {
-        bare,
-        by_hand,
-        first,
-        duplicate,
-        round_trip: micros()?,
-        first_calls: micros()?,
-        duplicate_call: micros()?,
-    })
+impl Turns {
+    /// Of what is compared within each turn.
+    pub(crate) fn median(&self, figure: fn(&Turn) -> f64) -> f64 {
+        median(self.0.iter().map(figure))
+    }
 }
 
-fn p50(lab: &mut Lab, options: &Options, server: Server, kind: Kind) -> Result<f64> {
-    lab.redis.flush()?;
-    let servers = [Running::start(server, lab)?];
-    let load = Load {
-        connections: 1,
-        body: 1024,
-        kind,
-        time: options.seconds / 2 / SHORTER,
-    };
-    Ok(measure(lab, &servers, load)?.p50)
+impl Turn {
+    /// What a first delivery takes over bare axum and two round trips.
+    pub(crate) fn first_over(&self) -> f64 {
+        self.first - self.bare - 2.0 * self.round_trip
+    }
+
+    /// What a duplicate takes over bare axum and a round trip.
+    pub(crate) fn duplicate_over(&self) -> f64 {
+        self.duplicate - self.bare - self.round_trip
+    }
 }
 
-/// Prints the medians of many calls, one at a time, on a runtime like the server's: a `PING` by the
-/// client, and what `RedisStore` does for a first delivery and for a duplicate.
+/// Those that take turns.
+struct Subjects {
+    bare: Subject,
+    by_hand: Subject,
+    layer: Subject,
+    round_trips: Process,
+    /// An event that was delivered before.
+    known: u64,
+}
+
+/// A server, and a connection to it.
+struct Subject {
+    _server: Running,
+    sender: Generator,
+}
+
+impl Subjects {
+    fn start(lab: &mut Lab) -> Result<Self> {
+        let core = lab.cores.map(|cores| cores.server);
+        let mut subjects = Self {
+            bare: Subject::start(Server::Bare, lab)?,
+            by_hand: Subject::start(Server::HandRolled, lab)?,
+            layer: Subject::start(Server::Layer, lab)?,
+            round_trips: Process::start(core, &["round-trips", &lab.redis.url()])?,
+            known: lab.ids.next(),
+        };
+        let first = (Event::Same(subjects.known), Until::Requests(1));
+        subjects.layer.sender.run(first.0, first.1)?;
+        Ok(subjects)
+    }
+
+    fn turn(&mut self, lab: &mut Lab, options: &Options) -> Result<Turn> {
+        let time = options.seconds / SHORTER;
+        let bare = self.bare.p50(&mut lab.ids, None, time)?;
+        let by_hand = self.by_hand.p50(&mut lab.ids, None, time)?;
+        let first = self.layer.p50(&mut lab.ids, None, time)?;
+        let known = Some(self.known);
+        let duplicate = self.layer.p50(&mut lab.ids, known, time)?;
+
+        self.round_trips.ask()?;
+        let mut micros = || Result::Ok(self.round_trips.line()?.parse::<f64>()? / 1e3);
+        Ok(Turn {
+            bare,
+            by_hand,
+            first,
+            duplicate,
+            round_trip: micros()?,
+            first_calls: micros()?,
+            duplicate_call: micros()?,
+        })
+    }
+}
+
+impl Subject {
+    fn start(server: Server, lab: &Lab) -> Result<Self> {
+        let server = Running::start(server, lab)?;
+        let sender = Generator::connect(&[server.port], 1, 1024, Path::Webhook)?;
+        Ok(Self {
+            _server: server,
+            sender,
+        })
+    }
+
+    /// Of deliveries of the known event or else new ones, after a short while for which nothing is
+    /// counted.
+    fn p50(&mut self, ids: &mut Ids, known: Option<u64>, time: Duration) -> Result<f64> {
+        let mut run = |time| {
+            let event = match known {
+                Some(id) => Event::Same(id),
+                None => Event::New(ids),
+            };
+            self.sender.run(event, Until::Time(time))
+        };
+        run(time / 5)?;
+        Ok(micros(run(time)?.percentile(0.5)))
+    }
+}
+
+/// Whenever a line comes, prints the medians of some calls, one at a time, on a runtime like the
+/// server's: a `PING` by the client, and what `RedisStore` does for a first delivery and for a
+/// duplicate.
 pub(crate) fn round_trips(redis: &str) -> Result<()> {
-    const UNCOUNTED: usize = 500;
-    const COUNTED: usize = 2_000;
-
-    let client = Client::open(redis)?;
-    let store = RedisStore::open(redis)?;
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
-    // In a task, as requests are.
-    let times = runtime.spawn(async move {
-        let mut connection = client.get_multiplexed_async_connection().await?;
+    let client = Client::open(redis)?;
+    let mut calls = Calls {
+        connection: runtime.block_on(client.get_multiplexed_async_connection())?,
+        store: RedisStore::open(redis)?,
+        events: 0..,
+    };
+    for line in stdin().lines() {
+        line?;
+        let mut asked = calls;
+        // In a task, as requests are.
+        let task = runtime.spawn(async move { asked.time().await.map(|times| (times, asked)) });
+        let times;
+        (times, calls) = runtime.block_on(task)??;
+        for mut times in times {
+            times.drain(..Calls::UNCOUNTED);
+            times.sort_unstable();
+            println!("{}", times[times.len() / 2].as_nanos());
+        }
+    }
+    Ok(())
+}
+
+struct Calls {
+    connection: MultiplexedConnection,
+    store: RedisStore,
+    /// Numbers of events that are new.
+    events: RangeFrom<u64>,
+}
+
+impl Calls {
+    const UNCOUNTED: usize = 50;
+    const COUNTED: usize = 250;
+
+    async fn time(&mut self) -> Result<[Vec<Duration>; 3]> {
+        let lasts = Duration::from_secs(60);
         let hash = BodyHash::of(b"{}");
         let record = Record::new(Some(200), Some(hash));
-        let lasts = Duration::from_secs(60);
         let [mut pings, mut firsts, mut duplicates] = [const { vec![] }; 3];
-        for _ in 0..UNCOUNTED + COUNTED {
+        for _ in 0..Self::UNCOUNTED + Self::COUNTED {
             let began = Instant::now();
-            cmd("PING").query_async::<()>(&mut connection).await?;
+            cmd("PING").query_async::<()>(&mut self.connection).await?;
             pings.push(began.elapsed());
         }
-        for n in 0..UNCOUNTED + COUNTED {
+        for n in self.events.by_ref().take(Self::UNCOUNTED + Self::COUNTED) {
             let key = Key::with_hash("/webhook", format!("evt_1NG8Du2eZvKYlo2CUI79vXWy{n}"), hash);
             let by = Deadline::now() + lasts;
             let began = Instant::now();
             let token = Token::random();
-            store.acquire(&key, token, lasts, by).await?;
-            store.complete(&key, token, &record, lasts, by).await?;
+            self.store.acquire(&key, token, lasts, by).await?;
+            self.store.complete(&key, token, &record, lasts, by).await?;
             firsts.push(began.elapsed());
 
             let began = Instant::now();
-            store.acquire(&key, Token::random(), lasts, by).await?;
+            self.store.acquire(&key, Token::random(), lasts, by).await?;
             duplicates.push(began.elapsed());
         }
-        Result::Ok([pings, firsts, duplicates])
-    });
-    for times in runtime.block_on(times)?? {
-        let mut times: Vec<Duration> = times;
-        times.drain(..UNCOUNTED);
-        times.sort_unstable();
-        println!("{}", times[COUNTED / 2].as_nanos());
+        Ok([pings, firsts, duplicates])
     }
-    Ok(())
 }

@@ -3,6 +3,7 @@
 //!
 //! ```sh
 //! scripts/load          # under five minutes: RESULTS.md and results.svg
+//! scripts/load latency  # only what a lone request waits for
 //! scripts/load scale    # how cost and memory grow: the second part of RESULTS.md
 //! ```
 
@@ -25,7 +26,7 @@ use std::{error::Error, fs, path::PathBuf, process::ExitCode, time::Duration};
 
 use clap::{Parser, Subcommand};
 
-use self::{process::Role, report::Part};
+use self::{lab::Lab, process::Role, report::Part};
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
@@ -42,6 +43,8 @@ struct Arguments {
 enum Command {
     /// How cost grows with processes, connections and bodies, and memory with events.
     Scale,
+    /// What a lone request waits for; prints it.
+    Latency,
     /// A process of the test.
     #[command(hide = true)]
     Child {
@@ -96,6 +99,11 @@ fn run(Arguments { command, options }: Arguments) -> Result<()> {
         Some(Command::Scale) => {
             let scale = scale::run(&options)?;
             report::write(Part::Scale, &scale.to_string(), &options.output)
+        }
+        Some(Command::Latency) => {
+            let mut lab = Lab::open(&options)?;
+            print!("{}", latency::run(&mut lab, &options)?.table());
+            Ok(())
         }
         Some(Command::Child { core, role }) => role.play(core),
     }

@@ -73,7 +73,6 @@ pub(crate) fn measure(lab: &mut Lab, servers: &[Running], load: Load) -> Result<
     let after = Counters::read(lab, servers)?;
 
     let requests = seen.requests() as f64;
-    let micros = |time: Duration| time.as_secs_f64() * 1e6;
     Ok(Sample {
         rate: requests / seen.time.as_secs_f64(),
         p50: micros(seen.percentile(0.5)),
@@ -88,6 +87,10 @@ pub(crate) fn measure(lab: &mut Lab, servers: &[Running], load: Load) -> Result<
         runs: (after.runs - before.runs) as f64 / requests,
         refused: seen.refused,
     })
+}
+
+pub(crate) fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
 }
 
 struct Counters {

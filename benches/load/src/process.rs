@@ -2,9 +2,9 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write},
     os::unix::process::CommandExt,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     time::Duration,
 };
 
@@ -24,8 +24,8 @@ pub(crate) enum Role {
     Redis { program: String, port: u16 },
     /// Is a server under test, and prints its port.
     Serve { server: Server, redis: String },
-    /// Prints how long round trips to Redis take, in nanoseconds.
-    RoundTrip { redis: String },
+    /// Prints how long round trips to Redis take, in nanoseconds, whenever it is asked.
+    RoundTrips { redis: String },
     /// Keeps its core from being halted.
     KeepAwake,
     /// Completes events in a store, and prints the bytes that they take.
@@ -52,7 +52,7 @@ impl Role {
                 Err(command.exec().into())
             }
             Self::Serve { server, redis } => servers::serve(server, &redis),
-            Self::RoundTrip { redis } => latency::round_trips(&redis),
+            Self::RoundTrips { redis } => latency::round_trips(&redis),
             Self::KeepAwake => machine::keep_awake().map(|never| match never {}),
             Self::Fill {
                 store,
@@ -67,6 +67,7 @@ impl Role {
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
+    stdin: ChildStdin,
     stdout: BufReader<ChildStdout>,
 }
 
@@ -80,12 +81,21 @@ impl Process {
         }
         let mut child = command
             .args(role)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
-        let stdout = child.stdout.take().ok_or("no stdout")?;
-        let stdout = BufReader::new(stdout);
-        Ok(Self { child, stdout })
+        let stdin = child.stdin.take().ok_or("no stdin")?;
+        let stdout = BufReader::new(child.stdout.take().ok_or("no stdout")?);
+        Ok(Self {
+            child,
+            stdin,
+            stdout,
+        })
+    }
+
+    /// Sends it an empty line.
+    pub(crate) fn ask(&mut self) -> Result<()> {
+        Ok(self.stdin.write_all(b"\n")?)
     }
 
     /// The next line that it prints, or an error if it ends.
