@@ -1,8 +1,8 @@
 //! The replies of a server, one after the other.
 //!
-//! What is here is cut into replies by their lengths, which the [protocol][RESP] says first. Nearly
-//! all of them are `$-1` for a lease that was free, `:1` for a step that was taken, or the text of an
-//! entry, and are no more than a look away by then; the `redis` crate parses all others.
+//! A reply is cut out by its length, which the [protocol][RESP] puts first. Nearly all are `$-1` (the
+//! lease was free), `:1` (the step was taken) or the text of an entry. These are read in place; the
+//! parser of the `redis` crate, which takes much longer, gets the others.
 //!
 //! [RESP]: https://redis.io/docs/latest/develop/reference/protocol-spec/
 
@@ -26,7 +26,7 @@ pub(super) struct Replies {
 }
 
 impl Replies {
-    /// As much is read at once, where replies are not longer; and more room than this is not kept.
+    /// At most so many bytes are read at once, unless a reply is longer. More room is not kept.
     const ROOM: usize = 8 * 1024;
 
     pub(super) fn new() -> Self {
@@ -37,7 +37,7 @@ impl Replies {
         }
     }
 
-    /// The next one. After an error there is none: what it was cannot be told from what comes next.
+    /// The next one. Not to be asked again after an error: where the next reply starts is not known.
     pub(super) fn poll_next(
         &mut self,
         cx: &mut Context<'_>,
@@ -52,7 +52,7 @@ impl Replies {
         }
     }
 
-    /// Reads more of the one that is not here as a whole.
+    /// Reads more of the next one, of which a part is here at most.
     fn read(
         &mut self,
         cx: &mut Context<'_>,
@@ -63,6 +63,7 @@ impl Replies {
             self.buffer.truncate(Self::ROOM);
             self.buffer.shrink_to_fit();
         } else if self.end == self.buffer.len() {
+            // Room for as much again: a long reply is not moved at each read.
             self.buffer.copy_within(self.start.., 0);
             (self.start, self.end) = (0, self.end - self.start);
             self.buffer.resize(self.buffer.len().max(2 * self.end), 0);
@@ -95,10 +96,11 @@ fn first(bytes: &[u8]) -> RedisResult<Option<(Value, usize)>> {
                 [text @ .., b'\r', b'\n'] if head.kind == b'$' => {
                     (Value::BulkString(text.to_vec()), length)
                 }
-                _ => (
-                    parse_redis_value(&bytes[..length]).map_err(|_| malformed())?,
-                    length,
-                ),
+                _ => {
+                    let parsed = parse_redis_value(&bytes[..length]);
+                    // Its own error may be that the connection ended, where bytes are missing.
+                    (parsed.map_err(|_| malformed())?, length)
+                }
             }
         }
     };
@@ -106,24 +108,24 @@ fn first(bytes: &[u8]) -> RedisResult<Option<(Value, usize)>> {
 }
 
 fn malformed() -> RedisError {
-    (ErrorKind::Parse, "what the server said is no reply").into()
+    (ErrorKind::Parse, "the server's reply is malformed").into()
 }
 
-/// How long the first reply is, if it is here as a whole. One that is malformed ends where that
-/// shows.
+/// The length of the first reply, if it is here as a whole. A malformed one ends where that shows.
 fn length(bytes: &[u8]) -> Option<usize> {
+    // Of what was seen, and how many values are still to come: those inside others, too.
     let (mut length, mut values) = (0, 1_usize);
     while values > 0 {
         let head = Head::of(&bytes[length..])?;
         length += head.length;
         values -= 1;
-        if LINES.contains(&head.kind) {
+        if is_simple(head.kind) {
             continue;
         }
         let Some(number) = head.number else {
             return Some(length);
         };
-        // A negative one stands for no value.
+        // A negative one stands for null.
         let number = usize::try_from(number).ok();
         match head.kind {
             b'$' | b'!' | b'=' => {
@@ -134,7 +136,7 @@ fn length(bytes: &[u8]) -> Option<usize> {
                 }
             }
             b'*' | b'~' | b'>' => values = values.saturating_add(number.unwrap_or(0)),
-            // Keys and values; and what the attributes are of.
+            // Keys and values; after attributes, also the value that has them.
             kind => {
                 let pairs = number.unwrap_or(0).saturating_mul(2);
                 values = values.saturating_add(pairs.saturating_add((kind == b'|').into()));
@@ -146,24 +148,30 @@ fn length(bytes: &[u8]) -> Option<usize> {
 
 /// The line that a value starts with.
 struct Head {
-    /// What kind of value it is.
+    /// The type of the value, by its first byte.
     kind: u8,
-    /// What the rest of the line says, if that is a number.
+    /// The rest of the line, if that is a number.
     number: Option<i64>,
     /// With the end of the line.
     length: usize,
 }
 
-/// The kinds that are no longer than that line.
-const LINES: &[u8] = b"+-:_#,(";
+/// Whether the line is the whole value.
+const fn is_simple(kind: u8) -> bool {
+    matches!(kind, b'+' | b'-' | b':' | b'_' | b'#' | b',' | b'(')
+}
 
-/// All others.
-const OTHERS: &[u8] = b"$!=*~>%|";
+/// Whether more follows, as long as the line says.
+const fn is_aggregate(kind: u8) -> bool {
+    matches!(kind, b'$' | b'!' | b'=' | b'*' | b'~' | b'>' | b'%' | b'|')
+}
 
 impl Head {
+    /// `None`: the line is not here as a whole.
     fn of(bytes: &[u8]) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
-        if !LINES.contains(&kind) && !OTHERS.contains(&kind) {
+        // No such type: there may never be an end of the line.
+        if !is_simple(kind) && !is_aggregate(kind) {
             return Some(Self {
                 kind,
                 number: None,
@@ -174,7 +182,7 @@ impl Head {
         let number = str::from_utf8(&rest[..end]).ok();
         Some(Self {
             kind,
-            number: number.and_then(|number| number.trim().parse().ok()),
+            number: number.and_then(|number| number.parse().ok()),
             length: 1 + end + 2,
         })
     }
@@ -311,7 +319,7 @@ mod tests {
         }
     }
 
-    /// Before that they are whole, they are nothing; and no room is made for what is only announced.
+    /// Nor is room made for what is only announced.
     #[tokio::test]
     async fn what_is_not_here_is_waited_for() {
         for said in [
