@@ -1,9 +1,10 @@
 //! What one connection does: it lets commands that many requests have at the same time go out in one
 //! write, and hands out the replies.
 //!
-//! A connection of the `redis` crate does so in a task. On a runtime with several threads that one
-//! writes each command on its own, and a reply takes two queues and a wake-up more on its way. So the
-//! crate packs the commands here, and parses the replies, and the rest is ours.
+//! The `redis` crate would drive its connections by itself. On a runtime with several threads it
+//! writes each command on its own, and a reply takes two queues and a wake-up more on its way. So all
+//! that is left to it here is to pack the commands, and to parse what [`replies`](super::replies) does
+//! not read.
 
 use std::{
     collections::VecDeque,
@@ -26,9 +27,9 @@ use super::{
 /// the last of them.
 const MOST_PER_WRITE: usize = 64;
 
-/// Writes what is in the queue, and hands out the replies, until the connection breaks. Driven by a
-/// task; only what comes while it is [at rest](Self::is_at_rest) is written by who brings it, without
-/// a way through the task.
+/// Writes what is in the queue, and hands out the replies, until the connection breaks. A task polls
+/// it; but a command that finds it [at rest](Self::is_at_rest) is written by its caller, which spares
+/// a lone delivery a wake-up of that task.
 ///
 /// A runtime with several threads runs a task that another one wakes next, before those that have
 /// been waiting: this one would find each command on its own. So it steps back once each time it is
@@ -119,17 +120,15 @@ impl Driver {
         Poll::Ready(())
     }
 
-    /// Writes what is in the queue, if it is at rest. `false`: the task has to, which sleeps. What
-    /// comes of this wakes it.
+    /// Writes what is in the queue, if it is at rest; the reply then wakes the task, and so does room
+    /// for what could not be written yet. `false`: the task has to be woken.
     pub(super) fn write_at_once(&mut self, task: &Waker, queue: &Queue) -> bool {
-        self.is_at_rest() && {
-            let error = self.send(&mut Context::from_waker(task), queue);
-            // The task meets it again.
-            error.is_pending()
-        }
+        let cx = &mut Context::from_waker(task);
+        // Ready only with an error, which the task meets again.
+        self.is_at_rest() && self.send(cx, queue).is_pending()
     }
 
-    /// Nothing is awaited, and the task is woken by whatever the server says.
+    /// Nothing is awaited, and the task has begun to read: what the server says will wake it.
     fn is_at_rest(&self) -> bool {
         self.has_asked && self.waiting.is_empty()
     }

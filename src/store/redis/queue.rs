@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::mutex::Mutex;
 
-/// From those who send commands to the task that writes them.
+/// From those who send commands to the driver that writes them.
 #[derive(Default)]
 pub(super) struct Queue(Mutex<State>);
 
@@ -21,7 +21,7 @@ struct State {
     waiting: VecDeque<Command>,
     /// Empty ones that were sent, to be filled again.
     spare: Vec<Cmd>,
-    /// Of the task, while there is nothing to write.
+    /// Of the driver's task, once that found nothing to write.
     idle: Option<Waker>,
     /// Nobody will look here any more.
     closed: bool,
@@ -42,8 +42,9 @@ pub(super) struct Command {
 }
 
 impl Queue {
-    /// Hands a command over: what resolves with its reply, and the task, if it has to be woken. A
-    /// command that nobody waits for by the time it would be written is not.
+    /// Hands a command over. Returns what resolves with its reply, and the waker of the driver's task
+    /// if that is idle: the caller then has the command written. One that nobody waits for by the time
+    /// it would be written is not.
     pub(super) fn push(
         &self,
         command: Cmd,
@@ -91,7 +92,7 @@ impl Queue {
     }
 
     /// Takes up to `most` of the waiting commands into `taken`, which is empty: `true`. `false` where
-    /// there is none; then the task is woken by the next one.
+    /// there is none; then the next one gets the waker of `cx`.
     pub(super) fn take(
         &self,
         most: usize,

@@ -21,11 +21,12 @@ pub(super) struct Wire {
 /// What the callers and the task have in common.
 pub(super) struct Shared {
     pub(super) queue: Queue,
-    /// `None` when the connection is closed. Locked for no longer than a write takes.
+    /// `None` when the connection is closed. Locked for no longer than it takes to write and read what
+    /// can be at once.
     pub(super) driver: Mutex<Option<Driver>>,
 }
 
-/// The task.
+/// The future of the task.
 pub(super) struct Driving(pub(super) Arc<Shared>);
 
 impl Wire {
@@ -77,7 +78,7 @@ impl Shared {
     ) -> impl Future<Output = RedisResult<Value>> + use<> {
         let (reply, idle) = self.queue.push(command, asking);
         if let Some(task) = idle {
-            // The task may be at it just now, and then asks the queue once more.
+            // Who holds the lock may have asked the queue before; the task, when woken, asks again.
             let written = self.driver.try_lock().is_some_and(|mut driver| {
                 let driver = driver.as_mut();
                 driver.is_some_and(|driver| driver.write_at_once(&task, &self.queue))
@@ -102,7 +103,7 @@ impl Future for Driving {
     }
 }
 
-/// Ended, aborted, or gone with its runtime.
+/// Over, aborted, or gone with its runtime: the connection is closed, and all who wait are told.
 impl Drop for Driving {
     fn drop(&mut self) {
         let driver = self.0.driver.lock().take();

@@ -1,4 +1,4 @@
-//! The driver, polled by hand.
+//! The driver, whose task is polled by hand.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ async fn a_command_that_comes_at_rest_goes_out_without_the_task() {
     }
 }
 
-/// Also where it would be the first.
+/// Else its reply would wake nobody.
 #[tokio::test]
 async fn the_first_command_waits_for_the_task_which_has_not_read_yet() {
     let mut rig = Rig::new(true);

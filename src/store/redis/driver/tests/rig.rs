@@ -1,4 +1,4 @@
-//! A connection whose task is polled by hand, and the server's end of its connection.
+//! A connection whose task is polled by hand, and the server's end of it.
 
 use std::{
     io,
@@ -69,7 +69,7 @@ impl Rig {
         }
     }
 
-    /// That has had a reply, and waits for nothing.
+    /// Has had a reply, and waits for nothing.
     pub(super) async fn at_rest(coalesce: bool) -> Self {
         Self::at_rest_with_room(coalesce, 1 << 20).await
     }
@@ -133,7 +133,7 @@ impl Rig {
         Pin::new(&mut task).poll(&mut Context::from_waker(&waker))
     }
 
-    /// As after another task that has used the budget up, and then woken the driver.
+    /// As after another task that has used the budget up, and then woken this one.
     pub(super) async fn poll_without_budget(&mut self) -> Poll<()> {
         while has_budget_remaining() {
             consume_budget().await;
@@ -146,7 +146,7 @@ impl Rig {
         polled
     }
 
-    /// Polls for as long as the driver is woken, as a runtime does: not once more.
+    /// Polls for as long as the task is woken, as a runtime does: not once more.
     pub(super) fn work(&mut self) -> Poll<()> {
         while self.is_woken() {
             if self.poll().is_ready() {
@@ -160,7 +160,7 @@ impl Rig {
         self.woken.0.load(Ordering::Relaxed) > 0
     }
 
-    /// How often the driver was woken since this was asked, or it was polled, last.
+    /// How often the task was woken since this was asked, or it was polled, last.
     pub(super) fn woken(&self) -> usize {
         self.woken.0.swap(0, Ordering::Relaxed)
     }
