@@ -88,16 +88,14 @@ impl Goals {
             ),
         ];
         for (how, turns) in comparison.latency.ways() {
-            let comma = if how.is_empty() { "" } else { ", " };
-            let what = |what| format!("p50 over {what}{comma}{how}");
             goals.push(within(
-                what("bare and two round trips, first delivery"),
+                format!("p50 over bare and two round trips, first delivery{how}"),
                 60.0,
                 turns.median(Turn::first_over),
                 "µs",
             ));
             goals.push(within(
-                what("bare and one round trip, duplicate"),
+                format!("p50 over bare and one round trip, duplicate{how}"),
                 40.0,
                 turns.median(Turn::duplicate_over),
                 "µs",

@@ -1,5 +1,5 @@
-//! One sender, one request at a time: what the layer adds to the answer's time, in round trips to
-//! Redis.
+//! One sender, one request at a time: what the layer adds to the answer's time, beside the round trips
+//! to Redis.
 
 use std::{
     io::stdin,
@@ -23,7 +23,7 @@ use crate::{
     servers::{Running, Server},
 };
 
-/// What was measured on idle cores, in two ways.
+/// What was measured on cores that are idle but for this, in two ways.
 #[derive(Debug)]
 pub(crate) struct Latency {
     /// The system halts a core that has nothing to do, as it does everywhere. In a virtual machine
@@ -33,18 +33,19 @@ pub(crate) struct Latency {
     pub(crate) awake: Option<Turns>,
 }
 
-/// All that is compared, again and again. A machine may be slower for some seconds, as when its
-/// neighbours are busy: a turn is so short that all of it meets the same.
+/// All that is compared, measured in turns. A machine may be slower for some seconds, as when its
+/// neighbours are busy: a turn takes some tenths of a second, so that all in it meets the same.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Vec<Turn>);
 
-/// Each the p50 of some hundred requests or calls, in microseconds.
+/// One measurement of each: the p50 of some hundred requests or calls, in microseconds.
 #[derive(Debug)]
 pub(crate) struct Turn {
     /// Of requests to bare axum.
     bare: f64,
     /// Of first deliveries to what is written by hand, which asks Redis once.
     by_hand: f64,
+    /// Of first deliveries to the layer.
     first: f64,
     duplicate: f64,
     /// Of a `PING` from a process like the server, on the server's core.
@@ -55,9 +56,10 @@ pub(crate) struct Turn {
     duplicate_call: f64,
 }
 
-/// How many turns there are for each round that was asked for, half of them each way; and what of a
-/// measurement each part of a turn takes.
-const TURNS: u32 = 20;
+/// How many turns each round has, each way.
+const TURNS: u32 = 10;
+
+/// The requests of a turn to one server are sent for this part of the time of a measurement.
 const SHORTER: u32 = 30;
 
 pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
@@ -65,7 +67,7 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
     for _ in 0..options.rounds {
         lab.redis.flush()?;
         let mut subjects = Subjects::start(lab)?;
-        for _ in 0..TURNS / 2 {
+        for _ in 0..TURNS {
             halting.0.push(subjects.turn(lab, options)?);
             if let Some(Cores { server, load }) = lab.cores {
                 let keep_awake = |core| Process::start(Some(core), &["keep-awake"]);
@@ -81,10 +83,11 @@ pub(crate) fn run(lab: &mut Lab, options: &Options) -> Result<Latency> {
 }
 
 impl Latency {
-    /// What was measured, and how.
+    /// Both ways, and what to say of them.
     pub(crate) fn ways(&self) -> impl Iterator<Item = (&'static str, &Turns)> {
         let halting = iter::once(("", &self.halting));
-        halting.chain(self.awake.iter().map(|turns| ("cores kept awake", turns)))
+        let awake = self.awake.iter();
+        halting.chain(awake.map(|turns| (", cores kept awake", turns)))
     }
 
     pub(crate) fn table(&self) -> Table {
@@ -116,7 +119,7 @@ impl Latency {
 }
 
 impl Turns {
-    /// Of what is compared within each turn.
+    /// The median of a figure, or of what is computed from the figures of each turn by itself.
     pub(crate) fn median(&self, figure: fn(&Turn) -> f64) -> f64 {
         median(self.0.iter().map(figure))
     }
@@ -134,14 +137,14 @@ impl Turn {
     }
 }
 
-/// Those that take turns.
+/// What is measured in each turn.
 struct Subjects {
     bare: Subject,
     by_hand: Subject,
     layer: Subject,
     round_trips: Process,
-    /// An event that was delivered before.
-    known: u64,
+    /// An event that the layer has recorded as done.
+    done: u64,
 }
 
 /// A server, and a connection to it.
@@ -158,10 +161,10 @@ impl Subjects {
             by_hand: Subject::start(Server::HandRolled, lab)?,
             layer: Subject::start(Server::Layer, lab)?,
             round_trips: Process::start(core, &["round-trips", &lab.redis.url()])?,
-            known: lab.ids.next(),
+            done: lab.ids.next(),
         };
-        let first = (Event::Same(subjects.known), Until::Requests(1));
-        subjects.layer.sender.run(first.0, first.1)?;
+        let done = Event::Same(subjects.done);
+        subjects.layer.sender.run(done, Until::Requests(1))?;
         Ok(subjects)
     }
 
@@ -170,8 +173,7 @@ impl Subjects {
         let bare = self.bare.p50(&mut lab.ids, None, time)?;
         let by_hand = self.by_hand.p50(&mut lab.ids, None, time)?;
         let first = self.layer.p50(&mut lab.ids, None, time)?;
-        let known = Some(self.known);
-        let duplicate = self.layer.p50(&mut lab.ids, known, time)?;
+        let duplicate = self.layer.p50(&mut lab.ids, Some(self.done), time)?;
 
         self.round_trips.ask()?;
         let mut micros = || Result::Ok(self.round_trips.line()?.parse::<f64>()? / 1e3);
@@ -197,11 +199,11 @@ impl Subject {
         })
     }
 
-    /// Of deliveries of the known event or else new ones, after a short while for which nothing is
+    /// Of deliveries of this event, or else of new ones, after a short while for which nothing is
     /// counted.
-    fn p50(&mut self, ids: &mut Ids, known: Option<u64>, time: Duration) -> Result<f64> {
+    fn p50(&mut self, ids: &mut Ids, event: Option<u64>, time: Duration) -> Result<f64> {
         let mut run = |time| {
-            let event = match known {
+            let event = match event {
                 Some(id) => Event::Same(id),
                 None => Event::New(ids),
             };
@@ -228,9 +230,8 @@ pub(crate) fn round_trips(redis: &str) -> Result<()> {
     };
     for line in stdin().lines() {
         line?;
-        let mut asked = calls;
         // In a task, as requests are.
-        let task = runtime.spawn(async move { asked.time().await.map(|times| (times, asked)) });
+        let task = runtime.spawn(async move { calls.time().await.map(|times| (times, calls)) });
         let times;
         (times, calls) = runtime.block_on(task)??;
         for mut times in times {
@@ -242,6 +243,7 @@ pub(crate) fn round_trips(redis: &str) -> Result<()> {
     Ok(())
 }
 
+/// Those that are timed.
 struct Calls {
     connection: MultiplexedConnection,
     store: RedisStore,

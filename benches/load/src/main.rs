@@ -3,7 +3,7 @@
 //!
 //! ```sh
 //! scripts/load          # under five minutes: RESULTS.md and results.svg
-//! scripts/load latency  # only what a lone request waits for
+//! scripts/load latency  # only what a lone request waits for, which it prints
 //! scripts/load scale    # how cost and memory grow: the second part of RESULTS.md
 //! ```
 
@@ -43,7 +43,7 @@ struct Arguments {
 enum Command {
     /// How cost grows with processes, connections and bodies, and memory with events.
     Scale,
-    /// What a lone request waits for; prints it.
+    /// Only what a lone request waits for, which it prints.
     Latency,
     /// A process of the test.
     #[command(hide = true)]

@@ -24,7 +24,7 @@ pub(crate) enum Role {
     Redis { program: String, port: u16 },
     /// Is a server under test, and prints its port.
     Serve { server: Server, redis: String },
-    /// Prints how long round trips to Redis take, in nanoseconds, whenever it is asked.
+    /// Prints how long round trips to Redis take, in nanoseconds, whenever a line comes.
     RoundTrips { redis: String },
     /// Keeps its core from being halted.
     KeepAwake,
