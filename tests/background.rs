@@ -14,13 +14,10 @@ use engine::{FULL, acquired, e, runtime, tasks};
 use http_support::{Events, Handler, c0, millis, post, secs, send};
 use stores::{Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/engine.rs"]
 mod engine;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -10,13 +10,11 @@ use tower_webhook_dedup::{
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 
 use http_support::{Answer, Events, Handler, by_id, post_body, secs, send, send_later};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
 

@@ -24,10 +24,8 @@ use tower_webhook_dedup::{
 use http_support::{Answer, Handler, by_id, c0, e1, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -13,10 +13,8 @@ use tower_webhook_dedup::{DedupEvent, Delivery, Operation, Outcome, RequestBody,
 use http_support::{Events, Handler, Run, c0, post, post_body, send};
 use stores::{Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

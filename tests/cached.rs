@@ -17,10 +17,8 @@ use tower_webhook_dedup::{
 use http_support::{Handler, c0, millis, post, secs, send};
 use stores::{Fault, Faulty, Trouble};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -29,7 +29,6 @@ use tower_webhook_dedup::{DedupEvent, Duplicate, EventId, WebhookDedupLayer};
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 

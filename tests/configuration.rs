@@ -15,10 +15,8 @@ use tower_webhook_dedup::{
 use http_support::{Handler, by_id, e1, millis, post, secs, send};
 use stores::{Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

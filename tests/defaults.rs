@@ -20,10 +20,8 @@ use tower_webhook_dedup::{
 use http_support::{Events, Handler, millis, post, post_body, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

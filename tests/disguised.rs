@@ -15,17 +15,14 @@ use tower_webhook_dedup::{Preset, WebhookDedupLayer, providers};
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 
 use fixtures::{Fixture, fixture, fixtures};
 use http_support::{Handler, send};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/fixtures.rs"]
 mod fixtures;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
 

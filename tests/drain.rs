@@ -10,10 +10,8 @@ use tower_webhook_dedup::{DrainHandle, Drained, Entry, Operation, WebhookDedupLa
 use http_support::{Events, Handler, by_id, e1, millis, post, secs, send};
 use stores::{Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

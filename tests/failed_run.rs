@@ -27,10 +27,8 @@ use tower_webhook_dedup::{
 use http_support::{Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -20,10 +20,8 @@ use tower_webhook_dedup::{
 use http_support::{Handler, Run, by_id, millis, post, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore, cached, remembered};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

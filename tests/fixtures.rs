@@ -14,13 +14,11 @@ use tower_webhook_dedup::{
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 
 use support::{Fixture, fixture, fixtures};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/fixtures.rs"]
 mod support;
 

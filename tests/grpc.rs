@@ -12,7 +12,6 @@ use tower_webhook_dedup::{EventId, RequestBody, WebhookDedupLayer};
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 

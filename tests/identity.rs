@@ -17,7 +17,6 @@ use tower_webhook_dedup::{
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 #[path = "support/property.rs"]

@@ -17,10 +17,8 @@ use tracing::{Level, info_span};
 use http_support::{Handler, by_id, c0, post_body, secs, send, send_later};
 use stores::{Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

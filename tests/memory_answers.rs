@@ -16,10 +16,8 @@ use tower_webhook_dedup::{
 use http_support::{c0, post, secs, send};
 use stores::{Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -37,7 +37,6 @@ use tower_webhook_dedup::{Duplicate, EventId, RequestBody, WebhookDedupLayer};
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 

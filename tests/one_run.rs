@@ -18,10 +18,8 @@ use tower_webhook_dedup::{
 use http_support::{Events, Handler, by_id, c0, millis, post, post_body, secs, send, send_later};
 use stores::{Call, Fault, Faulty, MemoryStore, remembered};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

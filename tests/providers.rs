@@ -18,13 +18,10 @@ use fixtures::{Fixture, fixture, fixtures};
 use http_support::{Answer, Handler, Run, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore, remembered};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/fixtures.rs"]
 mod fixtures;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -13,13 +13,11 @@ use tower_webhook_dedup::{EventId, KeyBy, MissingId, WebhookDedupLayer};
 
 use front::MemoryStore;
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/front.rs"]
 mod front;
 
 use http_support::{Handler, Run, post_body, send};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
 

@@ -9,13 +9,10 @@ use engine::{FULL, acquired, e, is_done};
 use http_support::{Events, millis, secs};
 use stores::{Call, Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/engine.rs"]
 mod engine;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -16,13 +16,10 @@ use http_support::{Events, Handler, Run, by_id, c0, e1, millis, post, secs, send
 use standbys::{done, first_in_flight, form, form_bytes, forms, signed};
 use stores::{Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/standby.rs"]
 mod standbys;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

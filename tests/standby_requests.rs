@@ -13,13 +13,10 @@ use http_support::{
 use standbys::{done, form, forms, signed};
 use stores::{Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/standby.rs"]
 mod standbys;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -19,10 +19,8 @@ use tower_webhook_dedup::{
 use http_support::{Events, Handler, Run, by_id, millis, post, secs, send};
 use stores::{Call, Fault, Faulty};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

@@ -16,13 +16,10 @@ use http_support::{Handler, by_id, e1, millis, post, secs, send, send_later};
 use standbys::first_in_flight;
 use stores::{Fault, Faulty, MemoryStore};
 
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/http.rs"]
 mod http_support;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/standby.rs"]
 mod standbys;
-#[allow(dead_code, reason = "shared, and this file needs a part of it")]
 #[path = "support/stores.rs"]
 mod stores;
 

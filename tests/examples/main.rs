@@ -14,6 +14,5 @@ mod web;
 #[path = "../support/mod.rs"]
 mod support;
 
-#[allow(dead_code, reason = "shared, and this test needs a part of it")]
 #[path = "../support/fixtures.rs"]
 mod fixtures;

@@ -1,5 +1,7 @@
 //! What curl does.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::net::SocketAddr;
 
 use bytes::Bytes;

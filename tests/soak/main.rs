@@ -6,12 +6,10 @@ mod sample;
 mod trouble;
 mod verdict;
 
-#[allow(dead_code, reason = "shared, and this test needs a part of it")]
 #[path = "../examples/process.rs"]
 mod process;
 #[path = "../support/mod.rs"]
 mod support;
-#[allow(dead_code, reason = "shared, and this test needs a part of it")]
 #[path = "../examples/web.rs"]
 mod web;
 

@@ -1,5 +1,7 @@
 //! The engine without HTTP, on a store that fails as it is told.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{
     convert::Infallible,
     future::ready,

@@ -1,5 +1,7 @@
 //! Requests of real providers, and what their manifest says of them.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{
     fs,
     path::{Path, PathBuf},

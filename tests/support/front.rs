@@ -1,5 +1,7 @@
 //! A store as tests use it: behind a cache, if they are told to.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{env, ops::Deref, time::Duration};
 
 use tokio::time::Instant;

@@ -1,5 +1,7 @@
 //! Deliveries, handlers that follow a script, and what came of both.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{
     convert::Infallible,
     fmt::Debug,

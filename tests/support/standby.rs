@@ -1,5 +1,7 @@
 //! Duplicates of an event that is in flight.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use bytes::Bytes;
 use http::Request;
 use http_body_util::Full;

@@ -1,5 +1,7 @@
 //! A store that fails as it is told.
 
+#![allow(dead_code, reason = "no test uses all of it")]
+
 use std::{
     collections::HashMap,
     error::Error,
