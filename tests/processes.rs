@@ -15,7 +15,7 @@ use tokio::{
 
 use self::{
     child::{Answer, Process, Setup},
-    support::{RedisServer, until},
+    support::{RedisServer, keys, until},
 };
 
 /// The handler never ends.
@@ -42,12 +42,6 @@ fn completed(server: &RedisServer, id: &str) -> Vec<String> {
 
 fn list(server: &RedisServer, key: &str) -> Vec<String> {
     redis::from_redis_value(server.command(&["LRANGE", key, "0", "-1"])).unwrap()
-}
-
-/// The keys of this event, or with `*` of all.
-fn keys(server: &RedisServer, id: &str) -> Vec<String> {
-    let pattern = format!("webhook:lock:t:{id}:*");
-    redis::from_redis_value(server.command(&["KEYS", &pattern])).unwrap()
 }
 
 fn state(server: &RedisServer, id: &str) -> Option<String> {

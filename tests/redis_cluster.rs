@@ -18,14 +18,12 @@ use tower_webhook_dedup::{
 };
 
 use self::{
-    hook::{Answer, Hook, assert_nothing_was_given_up, send_until_taken},
+    hook::{Answer, FAIL, Hook, assert_nothing_was_given_up, send_until_taken},
     support::{
         Cluster, FAILED, LEASE, Proxy, RedisServer, acquired, by, done, fresh, refused,
         refused_by_name, until, works,
     },
 };
-
-const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 fn open(cluster: &Cluster) -> RedisStore {
     RedisStore::open(&cluster.url()).unwrap()

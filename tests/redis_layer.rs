@@ -16,11 +16,9 @@ use std::{
 use tower_webhook_dedup::{DedupEvent, Entry};
 
 use self::{
-    hook::Hook,
+    hook::{FAIL, Hook},
     support::{PATIENCE, RedisServer, cached, until},
 };
-
-const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 /// The one key of the event, in the namespace of these tests.
 fn key(server: &RedisServer, id: &str) -> String {

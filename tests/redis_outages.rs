@@ -12,11 +12,9 @@ use tokio::time::Instant;
 use tower_webhook_dedup::{Entry, InFlight, StoreErrorKind, StoreFailure};
 
 use self::{
-    hook::{Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
+    hook::{FAIL, Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
     support::{Proxy, RedisServer, cached, until},
 };
-
-const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 /// R28, closed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

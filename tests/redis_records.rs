@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{Duplicate, Entry, EventId, RedisStore, RequestBody, WebhookDedupLayer};
 
-use support::{Front, RedisServer, store_at};
+use support::{Front, RedisServer, keys, store_at};
 
 mod support;
 
@@ -51,9 +51,7 @@ async fn send(
 }
 
 fn value(server: &RedisServer) -> String {
-    let keys: Vec<String> =
-        redis::from_redis_value(server.command(&["KEYS", "webhook:lock:t:e1:*"])).unwrap();
-    server.text(&["GET", &keys[0]])
+    server.text(&["GET", &keys(server, "e1")[0]])
 }
 
 #[tokio::test]

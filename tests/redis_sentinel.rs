@@ -17,14 +17,12 @@ use tower_webhook_dedup::{
 };
 
 use self::{
-    hook::{Hook, send_until_taken},
+    hook::{FAIL, Hook, send_until_taken},
     support::{
         PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening, refused_by_name, until,
         works,
     },
 };
-
-const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 fn open(service: &Service) -> RedisStore {
     RedisStore::open(&service.url()).unwrap()

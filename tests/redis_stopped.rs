@@ -12,11 +12,9 @@ use tokio::{task::JoinSet, time::Instant};
 use tower_webhook_dedup::{DedupEvent, Entry, InFlight, Limits, Operation, StoreFailure};
 
 use self::{
-    hook::{Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
+    hook::{FAIL, Hook, assert_nothing_was_given_up, entry, is_done, keys, send_until_taken},
     support::{PATIENCE, Proxy, RedisServer, until},
 };
-
-const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 /// Redis stops, requests are refused, Redis goes on: the very events that were refused run, once.
 async fn works_again_after_a_stop(in_flight: InFlight) {

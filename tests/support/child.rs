@@ -29,6 +29,7 @@ use tokio::{
 };
 use tower_webhook_dedup::{DedupEvent, EventId, InFlight, WebhookDedupLayer};
 
+pub(crate) use crate::support::Answer;
 use crate::support::{Front, PATIENCE, RedisServer, store_at, until};
 
 /// The test that is a server in a child process, and nothing otherwise.
@@ -308,15 +309,6 @@ impl Sender {
     }
 }
 
-/// What the sender hears.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) outcome: String,
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) took: Duration,
-}
-
 impl Answer {
     fn parse(text: &str, took: Duration) -> Option<Self> {
         let (head, _) = text.split_once("\r\n\r\n")?;
@@ -331,10 +323,5 @@ impl Answer {
             retry_after: header("retry-after").map(|it| it.parse().unwrap()),
             took,
         })
-    }
-
-    #[track_caller]
-    pub(crate) fn is(&self, status: u16, outcome: &str) {
-        assert_eq!((self.status, &*self.outcome), (status, outcome), "{self:?}");
     }
 }

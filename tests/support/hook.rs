@@ -25,6 +25,7 @@ use tower_webhook_dedup::{
     StoreErrorKind, WebhookDedup, WebhookDedupLayer,
 };
 
+pub(crate) use crate::support::{Answer, keys};
 use crate::support::{Front, PATIENCE, RedisServer, cached, store_at, until};
 
 /// How long a call to the store may take.
@@ -32,6 +33,9 @@ pub(crate) const DEADLINE: Duration = Duration::from_millis(400);
 
 /// How late an answer may be on a busy machine.
 const SLACK: Duration = Duration::from_millis(1400);
+
+/// Headers that have the handler fail.
+pub(crate) const FAIL: &[(&str, &str)] = &[("x-status", "500")];
 
 /// One process, as it were: a layer, and the service that it makes.
 #[derive(Clone)]
@@ -178,21 +182,7 @@ impl<St: LeaseStore + Clone> Hook<St> {
     }
 }
 
-/// What the sender hears.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) status: u16,
-    pub(crate) outcome: String,
-    pub(crate) retry_after: Option<u64>,
-    pub(crate) took: Duration,
-}
-
 impl Answer {
-    #[track_caller]
-    pub(crate) fn is(&self, status: u16, outcome: &str) {
-        assert_eq!((self.status, &*self.outcome), (status, outcome), "{self:?}");
-    }
-
     /// 503, and when to come again; not later than the deadline of one call to the store.
     #[track_caller]
     pub(crate) fn is_refused(&self) {
@@ -294,12 +284,6 @@ impl Service<Request<RequestBody<Full<Bytes>>>> for Handler {
             Ok(response)
         })
     }
-}
-
-/// The keys of this event, or with `*` of all.
-pub(crate) fn keys(server: &RedisServer, id: &str) -> Vec<String> {
-    let pattern = format!("webhook:lock:t:{id}:*");
-    redis::from_redis_value(server.command(&["KEYS", &pattern])).unwrap()
 }
 
 pub(crate) fn entry(server: &RedisServer, id: &str) -> Option<Entry> {

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, unused_imports, reason = "no test uses all of it")]
 
+mod answer;
 mod cluster;
 mod fake_redis;
 mod front;
@@ -20,6 +21,7 @@ use tower_webhook_dedup::{
 };
 
 pub(crate) use self::{
+    answer::Answer,
     cluster::{Cluster, free_ports},
     fake_redis::FakeRedis,
     front::{Front, cached},
@@ -82,6 +84,12 @@ pub(crate) fn done() -> Record {
 /// A key that nobody used yet.
 pub(crate) fn fresh() -> Key {
     Key::new("test", Token::random().to_string())
+}
+
+/// The keys of this event, or with `*` of all.
+pub(crate) fn keys(server: &RedisServer, id: &str) -> Vec<String> {
+    let pattern = format!("webhook:lock:t:{id}:*");
+    redis::from_redis_value(server.command(&["KEYS", &pattern])).unwrap()
 }
 
 /// Acquires the key, and expects to get it.
