@@ -6,18 +6,14 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    time::Duration,
 };
 
 use axum::{Router, routing::post};
-use bytes::Bytes;
 use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http2::{SendRequest, handshake};
-use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::{
         Semaphore,
         mpsc::{UnboundedReceiver, unbounded_channel},
@@ -27,15 +23,18 @@ use tokio::{
 };
 use tower_webhook_dedup::{DedupEvent, Duplicate, EventId, WebhookDedupLayer};
 
+use connection::{LONG, http2, rest, until, write};
+use events::is;
 use front::MemoryStore;
 
+#[path = "support/connection.rs"]
+mod connection;
+#[path = "support/events.rs"]
+mod events;
 #[path = "support/front.rs"]
 mod front;
 
 const EVENT: &str = r#"{"id":"e1"}"#;
-
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(60);
 
 /// Axum, with a handler that waits for leave to answer with this status.
 struct Server {
@@ -88,35 +87,12 @@ impl Server {
         self.runs.load(Ordering::SeqCst)
     }
 
-    async fn happened(&mut self, wanted: impl Fn(&DedupEvent) -> bool) {
-        let happened = async { while !wanted(&self.events.recv().await.unwrap()) {} };
-        timeout(LONG, happened).await.unwrap();
-    }
-
-    async fn write(&self, request: &str) -> TcpStream {
-        let mut stream = TcpStream::connect(self.address).await.unwrap();
-        stream.write_all(request.as_bytes()).await.unwrap();
-        stream
-    }
-
     /// What the server says to this until it closes the connection, in lower case.
     async fn answer(&self, request: &str) -> String {
-        rest(self.write(request).await).await
+        rest(write(self.address, request).await)
+            .await
+            .to_lowercase()
     }
-
-    async fn http2(&self) -> SendRequest<Full<Bytes>> {
-        let stream = TokioIo::new(TcpStream::connect(self.address).await.unwrap());
-        let (client, connection) = handshake(TokioExecutor::new(), stream).await.unwrap();
-        tokio::spawn(async move { _ = connection.await });
-        client
-    }
-}
-
-async fn rest(mut stream: TcpStream) -> String {
-    let mut all = Vec::new();
-    let read = timeout(LONG, stream.read_to_end(&mut all)).await;
-    read.unwrap().unwrap();
-    String::from_utf8(all).unwrap().to_lowercase()
 }
 
 /// A delivery to this target, with these headers.
@@ -148,16 +124,12 @@ async fn deliveries_in_a_pipeline_run_once() {
 #[tokio::test]
 async fn a_sender_that_closes_its_half_of_the_connection_has_its_event_completed() {
     let mut server = Server::start(StatusCode::OK, |layer| layer).await;
-    let mut stream = server.write(&delivery("/hook", HOST)).await;
-    server
-        .happened(|event| matches!(event, DedupEvent::Acquired { .. }))
-        .await;
+    let mut stream = write(server.address, &delivery("/hook", HOST)).await;
+    until(&mut server.events, is!(Acquired)).await;
     stream.shutdown().await.unwrap();
     rest(stream).await;
     server.leave.add_permits(1);
-    server
-        .happened(|event| matches!(event, DedupEvent::Completed { .. }))
-        .await;
+    until(&mut server.events, is!(Completed)).await;
     let answer = server.answer(&delivery("/hook", LAST)).await;
     assert_eq!(outcomes(&answer), ["duplicate"]);
     assert_eq!(server.runs(), 1);
@@ -171,13 +143,13 @@ async fn a_sender_that_asks_first_is_told_to_go_on_unless_its_body_is_too_long()
     let ask = head.replace("content-length", "expect: 100-continue\r\ncontent-length");
     let (ask, _) = ask.split_at(ask.len() - body);
 
-    let mut stream = server.write(ask).await;
+    let mut stream = write(server.address, ask).await;
     let mut go_on = [0; "HTTP/1.1 100 Continue\r\n\r\n".len()];
     let read = timeout(LONG, stream.read_exact(&mut go_on)).await;
     read.unwrap().unwrap();
     assert!(go_on.starts_with(b"HTTP/1.1 100 "));
     stream.write_all(EVENT.as_bytes()).await.unwrap();
-    assert_eq!(outcomes(&rest(stream).await), ["run"]);
+    assert_eq!(outcomes(&rest(stream).await.to_lowercase()), ["run"]);
 
     let too_long = ask.replace(&format!("length: {body}"), &format!("length: {}", body + 1));
     let answer = server.answer(&too_long).await;
@@ -215,7 +187,7 @@ async fn however_the_target_is_written_it_is_the_same_event() {
 #[tokio::test]
 async fn a_hundred_streams_of_one_event_on_one_connection_run_once() {
     let mut server = Server::start(StatusCode::OK, |layer| layer).await;
-    let client = server.http2().await;
+    let client = http2(server.address).await;
     let send = || {
         let mut client = client.clone();
         async move {
@@ -228,9 +200,7 @@ async fn a_hundred_streams_of_one_event_on_one_connection_run_once() {
         }
     };
     let first = tokio::spawn(send());
-    server
-        .happened(|event| matches!(event, DedupEvent::Acquired { .. }))
-        .await;
+    until(&mut server.events, is!(Acquired)).await;
     let others: JoinSet<_> = (0..100).map(|_| send()).collect();
     let others = timeout(LONG, others.join_all()).await.unwrap();
     assert!(others.iter().all(|it| it == "standby"), "{others:?}");

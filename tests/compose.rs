@@ -35,47 +35,16 @@ use tower_webhook_dedup::{
     WebhookDedupLayer,
 };
 
+use echo::{DUPLICATE, EVENT, echo, layer, outcome, text};
 use front::MemoryStore;
 
+#[path = "support/echo.rs"]
+mod echo;
 #[path = "support/front.rs"]
 mod front;
 
-const EVENT: &str = r#"{"id":"e1","n":1}"#;
-
-const DUPLICATE: &str = r#"{"status":"success","message":"Duplicate request ignored."}"#;
-
-fn layer() -> WebhookDedupLayer<MemoryStore> {
-    WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
-}
-
 fn delivery<B>(body: B) -> Request<B> {
     Request::post("/hook").body(body).unwrap()
-}
-
-fn outcome<B>(response: &Response<B>) -> &str {
-    response.headers()["webhook-dedup"].to_str().unwrap()
-}
-
-async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    String::from_utf8(body.to_vec()).unwrap()
-}
-
-/// Answers with the body of the request.
-fn echo<B>() -> impl Service<
-    Request<RequestBody<B>>,
-    Response = Response<Full<Bytes>>,
-    Error = Infallible,
-    Future: Send,
-> + Clone
-+ Send
-where
-    B: Body<Error: Debug> + Send + 'static,
-{
-    service_fn(|request: Request<RequestBody<B>>| async move {
-        let body = request.into_body().collect().await.unwrap().to_bytes();
-        Ok(Response::new(Full::new(body)))
-    })
 }
 
 /// One delivery that runs and one that does not, through any service.

@@ -1,18 +1,18 @@
 //! The layer over real connections: exact lengths, and senders that hang up.
 
-use std::{convert::Infallible, fmt::Debug, net::SocketAddr, sync::Arc, time::Duration};
+use std::{convert::Infallible, net::SocketAddr, sync::Arc};
 
 use bytes::Bytes;
 use http::{Request, Response, header::CONTENT_LENGTH};
 use http_body::Body;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use hyper::body::Incoming;
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
     service::TowerToHyperService,
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
+    io::AsyncWriteExt,
     net::{TcpListener, TcpStream},
     sync::{
         Semaphore,
@@ -26,47 +26,19 @@ use tower_webhook_dedup::{
     DedupEvent, Delivery, EventId, OnDisconnect, Refusal, RequestBody, WebhookDedupLayer,
 };
 
+use connection::{Client, LONG, http2, rest, until, write};
+use echo::{DUPLICATE, EVENT, echo, layer, outcome, text};
+use events::is;
 use front::MemoryStore;
 
+#[path = "support/connection.rs"]
+mod connection;
+#[path = "support/echo.rs"]
+mod echo;
+#[path = "support/events.rs"]
+mod events;
 #[path = "support/front.rs"]
 mod front;
-
-const EVENT: &str = r#"{"id":"e1","n":1}"#;
-
-const DUPLICATE: &str = r#"{"status":"success","message":"Duplicate request ignored."}"#;
-
-fn layer() -> WebhookDedupLayer<MemoryStore> {
-    WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
-}
-
-fn outcome<B>(response: &Response<B>) -> &str {
-    response.headers()["webhook-dedup"].to_str().unwrap()
-}
-
-async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    String::from_utf8(body.to_vec()).unwrap()
-}
-
-/// Answers with the body of the request.
-fn echo<B>() -> impl Service<
-    Request<RequestBody<B>>,
-    Response = Response<Full<Bytes>>,
-    Error = Infallible,
-    Future: Send,
-> + Clone
-+ Send
-where
-    B: Body<Error: Debug> + Send + 'static,
-{
-    service_fn(|request: Request<RequestBody<B>>| async move {
-        let body = request.into_body().collect().await.unwrap().to_bytes();
-        Ok(Response::new(Full::new(body)))
-    })
-}
-
-/// Longer than anything here takes.
-const LONG: Duration = Duration::from_secs(20);
 
 #[derive(Clone, Copy)]
 enum Version {
@@ -107,19 +79,9 @@ where
     address
 }
 
-/// Writes a request to a new connection.
-async fn write(address: SocketAddr, request: &[u8]) -> TcpStream {
-    let mut stream = TcpStream::connect(address).await.unwrap();
-    stream.write_all(request).await.unwrap();
-    stream
-}
-
 /// The head, in lower case, and the body of the answer on a connection that is closed after it.
-async fn answer(mut stream: TcpStream) -> (String, String) {
-    let mut all = Vec::new();
-    let read = timeout(LONG, stream.read_to_end(&mut all)).await;
-    read.unwrap().unwrap();
-    let all = String::from_utf8(all).unwrap();
+async fn answer(stream: TcpStream) -> (String, String) {
+    let all = rest(stream).await;
     let (head, body) = all.split_once("\r\n\r\n").unwrap();
     (head.to_lowercase(), body.to_owned())
 }
@@ -228,22 +190,6 @@ async fn a_sender_that_dies_in_the_middle_of_its_body_leaves_nothing() {
     assert!(head.contains("webhook-dedup: run"), "{head}");
 }
 
-async fn until(
-    events: &mut UnboundedReceiver<DedupEvent>,
-    wanted: impl Fn(&DedupEvent) -> bool,
-) -> DedupEvent {
-    timeout(LONG, async {
-        loop {
-            let event = events.recv().await.unwrap();
-            if wanted(&event) {
-                return event;
-            }
-        }
-    })
-    .await
-    .unwrap()
-}
-
 /// A server whose handler waits for leave to answer.
 struct Server {
     layer: WebhookDedupLayer<MemoryStore>,
@@ -289,23 +235,13 @@ impl Server {
         match self.version {
             Version::Http1 => HangUp::Connection(write(self.address, &http1(EVENT)).await),
             Version::Http2 => {
-                let mut client = self.http2().await;
+                let mut client = http2(self.address).await;
                 let request = Request::post("http://localhost/hook").body(Full::from(EVENT));
                 let answer = client.send_request(request.unwrap());
                 // The connection stays open: only the stream is reset.
                 HangUp::Stream(tokio::spawn(async move { _ = answer.await }), client)
             }
         }
-    }
-
-    async fn http2(&self) -> Client {
-        let stream = TcpStream::connect(self.address).await.unwrap();
-        let (client, connection) =
-            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
-                .await
-                .unwrap();
-        tokio::spawn(async move { _ = connection.await });
-        client
     }
 
     /// The outcome of a delivery that is waited for.
@@ -318,15 +254,13 @@ impl Server {
             }
             Version::Http2 => {
                 let request = Request::post("http://localhost/hook").body(Full::from(EVENT));
-                let mut client = self.http2().await;
+                let mut client = http2(self.address).await;
                 let answer = timeout(LONG, client.send_request(request.unwrap())).await;
                 outcome(&answer.unwrap().unwrap()).to_owned()
             }
         }
     }
 }
-
-type Client = hyper::client::conn::http2::SendRequest<Full<Bytes>>;
 
 /// A delivery on its way.
 enum HangUp {
@@ -360,18 +294,12 @@ async fn a_run_goes_on_when_its_sender_hangs_up() {
         assert!(!delivery.is_detached());
 
         let client = sent.now();
-        until(&mut server.events, |event| {
-            matches!(event, DedupEvent::Detached { .. })
-        })
-        .await;
+        until(&mut server.events, is!(Detached)).await;
         assert!(delivery.is_detached());
         assert_eq!(server.outcome().await, "standby");
 
         server.leave.add_permits(1);
-        until(&mut server.events, |event| {
-            matches!(event, DedupEvent::Completed { .. })
-        })
-        .await;
+        until(&mut server.events, is!(Completed)).await;
         assert_eq!(server.outcome().await, "duplicate");
         let drained = server.layer.drain_handle().drain(LONG).await;
         assert!(drained.is_complete());
@@ -389,18 +317,12 @@ async fn a_run_that_is_cancelled_when_its_sender_hangs_up_runs_again() {
         timeout(LONG, server.runs.recv()).await.unwrap().unwrap();
 
         let client = sent.now();
-        until(&mut server.events, |event| {
-            matches!(event, DedupEvent::Abandoned { .. })
-        })
-        .await;
+        until(&mut server.events, is!(Abandoned)).await;
         server.leave.add_permits(1);
         // The release is sent in the background; who comes before it stands by, and runs it.
         let outcome = server.outcome().await;
         assert!(["run", "standby"].contains(&outcome.as_str()), "{outcome}");
-        until(&mut server.events, |event| {
-            matches!(event, DedupEvent::Completed { .. })
-        })
-        .await;
+        until(&mut server.events, is!(Completed)).await;
         assert_eq!(server.outcome().await, "duplicate");
         drop(client);
     }
@@ -412,7 +334,10 @@ async fn duplicates_over_http2_have_their_exact_length() {
     server.leave.add_permits(1);
     assert_eq!(server.outcome().await, "run");
     let request = Request::post("http://localhost/hook").body(Full::from(EVENT));
-    let answer = server.http2().await.send_request(request.unwrap()).await;
+    let answer = http2(server.address)
+        .await
+        .send_request(request.unwrap())
+        .await;
     let answer = answer.unwrap();
     assert_eq!(outcome(&answer), "duplicate");
     assert_eq!(answer.headers()[CONTENT_LENGTH], "59");

@@ -3,7 +3,6 @@
 
 use std::{
     convert::Infallible,
-    fmt::Debug,
     future::{Ready, ready},
     sync::{
         Arc,
@@ -14,8 +13,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Request, Response, StatusCode, header::CONTENT_ENCODING};
-use http_body::Body;
-use http_body_util::{BodyExt, Full};
+use http_body_util::Full;
 use tokio::{sync::mpsc::unbounded_channel, task_local, time::sleep};
 use tower::{
     BoxError, Layer, Service, ServiceBuilder, ServiceExt,
@@ -33,40 +31,20 @@ use tower_http::{
     limit::RequestBodyLimitLayer, normalize_path::NormalizePathLayer, timeout::TimeoutLayer,
     trace::TraceLayer,
 };
-use tower_webhook_dedup::{Duplicate, EventId, RequestBody, WebhookDedupLayer};
+use tower_webhook_dedup::{Duplicate, RequestBody};
 
-use front::MemoryStore;
+use echo::{answer, echo, layer, outcome, text};
 
+#[path = "support/echo.rs"]
+mod echo;
 #[path = "support/front.rs"]
 mod front;
 
 /// Long enough to be worth compressing.
 const EVENT: &str = r#"{"id":"e1","text":"one two three four five six seven eight nine ten"}"#;
 
-fn layer() -> WebhookDedupLayer<MemoryStore> {
-    WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
-}
-
 fn delivery() -> Request<Full<Bytes>> {
     Request::post("/hook").body(Full::from(EVENT)).unwrap()
-}
-
-fn outcome<B>(response: &Response<B>) -> &str {
-    response.headers()["webhook-dedup"].to_str().unwrap()
-}
-
-async fn text<B: Body<Error: Debug>>(response: Response<B>) -> String {
-    let body = response.into_body().collect().await.unwrap().to_bytes();
-    String::from_utf8(body.to_vec()).unwrap()
-}
-
-/// Answers with the body of the request.
-async fn echo<B, E>(request: Request<B>) -> Result<Response<Full<Bytes>>, E>
-where
-    B: Body<Error: Debug>,
-{
-    let body = request.into_body().collect().await.unwrap().to_bytes();
-    Ok(Response::new(Full::new(body)))
 }
 
 fn timeout() -> TimeoutLayer {
@@ -83,9 +61,7 @@ async fn the_layer_goes_below_the_middleware_of_tower_http() {
         .layer(NormalizePathLayer::trim_trailing_slash())
         .layer(timeout())
         .layer(layer())
-        .service(service_fn(|request: Request<_>| {
-            echo::<_, Infallible>(request)
-        }));
+        .service(echo());
     let first = service.clone().oneshot(delivery()).await.unwrap();
     assert_eq!(outcome(&first), "run");
     assert_eq!(text(first).await, EVENT);
@@ -110,9 +86,7 @@ async fn the_layer_goes_above_the_middleware_of_tower_http() {
         .layer(DecompressionLayer::new())
         .layer(NormalizePathLayer::trim_trailing_slash())
         .layer(timeout())
-        .service(service_fn(|request: Request<_>| {
-            echo::<_, Infallible>(request)
-        }));
+        .service(echo());
     for expected in ["run", "duplicate"] {
         let answer = service.clone().oneshot(delivery()).await.unwrap();
         assert_eq!(outcome(&answer), expected);
@@ -194,7 +168,7 @@ async fn the_layer_goes_between_buffers_over_a_balance_of_services() {
         let runs = runs.clone();
         SpawnReadyLayer::new().layer(service_fn(move |request: Request<RequestBody<_>>| {
             runs.fetch_add(1, Ordering::SeqCst);
-            echo::<_, BoxError>(request)
+            answer::<_, BoxError>(request)
         }))
     };
     let services = ServiceList::new([1, 1].map(|load| Constant::new(one(), load)));
