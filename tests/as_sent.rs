@@ -25,12 +25,12 @@ use tower::{
     load_shed::LoadShedLayer, service_fn,
 };
 use tower_webhook_dedup::{
-    BodyHash, DedupEvent, Delivery, EventId, InFlight, Key, MissingId, NoId, Outcome, Refusal,
-    RequestBody, Unprotected,
+    BodyHash, Delivery, EventId, InFlight, Key, MissingId, NoId, Outcome, Refusal, RequestBody,
+    Unprotected,
 };
 
 use http_support::{
-    Events, Handler, Run, by_id, c0, millis, post, post_body, secs, send, send_later,
+    Events, Handler, Run, by_id, c0, is, millis, post, post_body, secs, send, send_later,
 };
 use stores::Faulty;
 
@@ -435,8 +435,7 @@ async fn requests_without_an_id_are_refused_by_default_and_share_no_key() {
     }
     assert_eq!(handler.runs(), 0);
     assert!(store.calls().is_empty());
-    let without = |event: &DedupEvent| matches!(event, DedupEvent::NoEventId { .. });
-    assert_eq!(events.count(without), 6);
+    assert_eq!(events.count(is!(NoEventId)), 6);
 }
 
 /// R6, R29: an array has no `/id` either.
@@ -455,8 +454,7 @@ async fn requests_without_an_id_are_all_forwarded_where_that_is_asked_for() {
     assert_eq!(handler.bodies()[..6], WITHOUT_ID);
     assert_eq!(handler.runs(), 8);
     assert!(store.calls().is_empty());
-    let without = |event: &DedupEvent| matches!(event, DedupEvent::NoEventId { .. });
-    assert_eq!(events.count(without), 8);
+    assert_eq!(events.count(is!(NoEventId)), 8);
 }
 
 /// R16

@@ -8,10 +8,10 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 use tower::{Layer, Service};
-use tower_webhook_dedup::{Dedup, DedupEvent, Operation, StoreErrorKind, StoreFailure};
+use tower_webhook_dedup::{Dedup, Operation, StoreFailure};
 
-use engine::{FULL, acquired, e, runtime, tasks};
-use http_support::{Events, Handler, c0, millis, post, secs, send};
+use engine::{acquired, e, patient, paused_runtime, tasks};
+use http_support::{Events, Handler, c0, is, millis, poll_until, post, secs, send};
 use stores::{Fault, Faulty};
 
 #[path = "support/engine.rs"]
@@ -27,10 +27,7 @@ async fn a_release_does_not_wait_for_one_that_is_sent_again_later() {
     let store = Faulty::new();
     let dedup = Dedup::new(store.clone());
     let lease = acquired(&dedup, &e(1)).await;
-    store.plan(|call| match call.operation {
-        Operation::Acquire => Fault::Hang,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Acquire, Fault::Hang);
     dedup.begin(&e(2)).await.unwrap_err();
     store.called(Operation::Release, 1).await;
     let dropped = Instant::now();
@@ -47,7 +44,7 @@ async fn a_release_does_not_wait_for_one_that_is_sent_again_later() {
 
 #[test]
 fn a_release_that_outlives_its_runtime_is_sent_in_the_next() {
-    let (one, other) = (runtime(), runtime());
+    let (one, other) = (paused_runtime(), paused_runtime());
     let store = Faulty::broken(Operation::Release, Fault::Hang);
     let dedup = Dedup::new(store.clone());
     one.block_on(async {
@@ -68,9 +65,8 @@ fn a_release_that_outlives_its_runtime_is_sent_in_the_next() {
 /// For two seconds.
 #[tokio::test(start_paused = true)]
 async fn a_drain_goes_on_releasing_for_a_while() {
-    let refused = Fault::Before(StoreErrorKind::Unreachable);
     for (healed, free) in [(secs(1), true), (secs(4), false)] {
-        let store = Faulty::broken(Operation::Release, refused);
+        let store = Faulty::broken(Operation::Release, Fault::UNREACHABLE);
         let dedup = Dedup::new(store.clone());
         drop(acquired(&dedup, &e(1)).await);
         store.called(Operation::Release, 2).await;
@@ -96,13 +92,10 @@ async fn leases_that_are_dropped_start_no_task_each() {
     assert_eq!(tasks(), 2, "one renews, and one releases");
 }
 
-/// Layers that share an engine can have timeouts that are longer than each other's leases.
 #[tokio::test(start_paused = true)]
 async fn a_release_that_hangs_holds_up_no_other() {
     let store = Faulty::new();
-    let slow = Dedup::new(store.clone())
-        .lease(secs(60))
-        .store_timeout(secs(15));
+    let slow = patient(&store);
     let fast = slow.clone().store_timeout(millis(300));
     let leases = [acquired(&slow, &e(1)).await, acquired(&fast, &e(2)).await];
     let token = leases[0].token();
@@ -118,13 +111,9 @@ async fn a_release_that_hangs_holds_up_no_other() {
     assert!(store.entry(&e(2)).await.is_none());
 }
 
-fn run_limit(event: &DedupEvent) -> bool {
-    matches!(event, DedupEvent::RunLimit { .. })
-}
-
 #[tokio::test(start_paused = true)]
 async fn an_unprotected_run_past_its_limit_is_reported() {
-    for fault in [FULL, Fault::Hang] {
+    for fault in [Fault::FULL, Fault::Hang] {
         let events = Events::default();
         let service = c0(Faulty::broken(Operation::Acquire, fault))
             .store_failure(StoreFailure::Forward)
@@ -133,30 +122,26 @@ async fn an_unprotected_run_past_its_limit_is_reported() {
             .layer(Handler::new(|_| pending()));
         let answer = send(&service, post("e1")).await;
         assert_eq!(answer.brief(), (504, "unprotected"));
-        assert_eq!(events.count(run_limit), 1, "{fault:?}");
+        assert_eq!(events.count(is!(RunLimit)), 1, "{fault:?}");
     }
 }
 
 /// There it cannot go on, so it is not said to.
 #[test]
 fn a_run_that_is_dropped_outside_a_runtime_is_not_reported_as_going_on() {
-    let (runtime, events) = (runtime(), Events::default());
+    let (runtime, events) = (paused_runtime(), Events::default());
     let handler = Handler::new(|_| pending());
     let mut service = c0(Faulty::new())
         .on_event(events.hook())
         .layer(handler.clone());
     let mut answer = Box::pin(service.call(post("e1")));
-    runtime.block_on(async {
-        tokio::select! {
-            _ = &mut answer => panic!("it has no end"),
-            () = handler.began(1) => {}
-        }
-    });
+    runtime.block_on(poll_until(&mut answer, handler.began(1)));
     drop(runtime);
     drop(answer);
-    let detached = |event: &DedupEvent| matches!(event, DedupEvent::Detached { .. });
-    let abandoned = |event: &DedupEvent| matches!(event, DedupEvent::Abandoned { .. });
-    assert_eq!((events.count(detached), events.count(abandoned)), (0, 1));
+    assert_eq!(
+        (events.count(is!(Detached)), events.count(is!(Abandoned))),
+        (0, 1)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -175,7 +160,7 @@ async fn what_goes_on_and_what_goes_wrong_can_be_logged() {
     }
 
     // The whole chain tells what happened, and each link something else.
-    store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    store.plan(|_| Fault::UNREACHABLE);
     let ran = dedup.run(&e(2), || ready(Err::<(), _>(fmt::Error))).await;
     let error = ran.unwrap_err();
     let cause = error.source().unwrap();

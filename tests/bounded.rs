@@ -508,7 +508,7 @@ async fn at_most_64_releases_are_sent_at_once() {
 #[tokio::test(start_paused = true)]
 async fn at_most_64_pending_completions_are_written_at_once() {
     let store = Faulty::with(|call| match call.operation {
-        Operation::Complete if call.n <= 300 => Fault::Before(StoreErrorKind::OutOfMemory),
+        Operation::Complete if call.n <= 300 => Fault::FULL,
         Operation::Complete => Fault::Delay(time(call)),
         _ => Fault::None,
     });

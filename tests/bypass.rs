@@ -8,9 +8,9 @@ use http::{HeaderMap, Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, Full, StreamBody};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_webhook_dedup::{DedupEvent, Delivery, Operation, Outcome, RequestBody, StoreErrorKind};
+use tower_webhook_dedup::{Delivery, Operation, Outcome, RequestBody};
 
-use http_support::{Events, Handler, Run, c0, post, post_body, send};
+use http_support::{Events, Handler, Run, c0, is, post, post_body, send};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
@@ -46,8 +46,7 @@ async fn what_passes_by_reaches_the_handler_each_time_and_makes_no_store_call() 
     assert_eq!(handler.runs(), 3);
     assert!(store.calls().is_empty());
     assert!(store.inner.is_empty());
-    let bypassed = |event: &DedupEvent| matches!(event, DedupEvent::Bypassed);
-    assert_eq!(events.count(bypassed), 3);
+    assert_eq!(events.count(is!(Bypassed)), 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,8 +60,7 @@ async fn what_does_not_pass_by_is_deduplicated() {
 
 #[tokio::test(start_paused = true)]
 async fn probes_pass_by_while_the_store_is_broken() {
-    let broken = Fault::Before(StoreErrorKind::Unreachable);
-    let service = c0(Faulty::broken(Operation::Acquire, broken))
+    let service = c0(Faulty::broken(Operation::Acquire, Fault::UNREACHABLE))
         .bypass(is_probe)
         .layer(Handler::ok());
     assert_eq!(send(&service, post_body(PROBE)).await.brief(), (200, ""));

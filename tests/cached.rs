@@ -253,7 +253,7 @@ async fn duplicates_are_answered_while_the_store_is_away() {
     let store = Faulty::new();
     let service = c0(Cached::new((*store).clone())).layer(Handler::ok());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
-    store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    store.plan(|_| Fault::UNREACHABLE);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
     assert_eq!(send(&service, post("e2")).await.brief(), (503, "refused"));
 }
@@ -340,7 +340,7 @@ async fn an_event_that_another_process_forgets_stays_done_here_for_the_ttl() {
 async fn remembered(cached: &Cached<Trouble>, store: &Faulty, ids: usize) -> Vec<usize> {
     let mut remembered = Vec::new();
     // What is asked for now could displace what is asked for next.
-    store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    store.plan(|_| Fault::UNREACHABLE);
     for id in 0..ids {
         let key = key(id);
         let acquired = cached.acquire(&key, Token::random(), secs(30), by());
@@ -480,7 +480,7 @@ async fn whatever_comes_and_goes_only_what_is_true_is_remembered() {
             }
             4 => sleep(millis(random.u64(..8_000))).await,
             _ => {
-                store.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+                store.plan(|_| Fault::UNREACHABLE);
                 let known = cached.acquire(key, Token::random(), secs(30), by()).await;
                 store.heal();
                 let known = known.ok().map(|acquired| match acquired {

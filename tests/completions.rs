@@ -1,16 +1,12 @@
 //! Completions that could not be written at once: they are written later, and not for ever.
 
-use std::{
-    collections::HashMap,
-    convert::Infallible,
-    future::{Future, ready},
-};
+use std::{collections::HashMap, convert::Infallible, future::ready};
 
 use tokio::{runtime::Runtime, time::sleep};
-use tower_webhook_dedup::{Begun, Dedup, DedupEvent, Operation, Ran, Record};
+use tower_webhook_dedup::{Begun, Dedup, Operation, Ran, Record};
 
-use engine::{FULL, acquired, completed, e, is_done, runtime, tasks};
-use http_support::{Events, millis, secs};
+use engine::{acquired, completed, e, is_done, patient, paused_runtime, tasks};
+use http_support::{Events, is, millis, poll_until, secs};
 use stores::{Fault, Faulty};
 
 #[path = "support/engine.rs"]
@@ -20,34 +16,19 @@ mod http_support;
 #[path = "support/stores.rs"]
 mod stores;
 
-fn completion_dropped(event: &DedupEvent) -> bool {
-    matches!(event, DedupEvent::CompletionDropped { .. })
-}
-
-/// Polls the future until so many calls of this kind have come in, and leaves it there.
-async fn drive_until<F: Future>(future: F, store: &Faulty, operation: Operation, times: usize) {
-    tokio::select! {
-        _ = future => panic!("it came to its end"),
-        () = store.called(operation, times) => {}
-    }
-}
-
 /// As in a runtime's end, or a destructor on a thread of its own.
 fn left_completing_outside_a_runtime(runtime: &Runtime, dedup: &Dedup<Faulty>, store: &Faulty) {
-    store.plan(|call| match call.operation {
-        Operation::Complete => Fault::Hang,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Complete, Fault::Hang);
     let key = e(1);
     let mut run = Box::pin(completed(dedup, &key));
-    runtime.block_on(drive_until(&mut run, store, Operation::Complete, 1));
+    runtime.block_on(poll_until(&mut run, store.called(Operation::Complete, 1)));
     drop(run);
     store.heal();
 }
 
 #[test]
 fn a_completion_begun_outside_a_runtime_is_written_when_the_next_event_comes() {
-    let (runtime, store) = (runtime(), Faulty::new());
+    let (runtime, store) = (paused_runtime(), Faulty::new());
     let dedup = Dedup::new(store.clone());
     left_completing_outside_a_runtime(&runtime, &dedup, &store);
     runtime.block_on(async {
@@ -61,7 +42,7 @@ fn a_completion_begun_outside_a_runtime_is_written_when_the_next_event_comes() {
 
 #[test]
 fn a_completion_begun_outside_a_runtime_is_written_by_a_drain() {
-    let (runtime, store) = (runtime(), Faulty::new());
+    let (runtime, store) = (paused_runtime(), Faulty::new());
     let dedup = Dedup::new(store.clone());
     left_completing_outside_a_runtime(&runtime, &dedup, &store);
     runtime.block_on(async {
@@ -73,8 +54,8 @@ fn a_completion_begun_outside_a_runtime_is_written_by_a_drain() {
 
 #[test]
 fn a_completion_that_outlives_its_runtime_is_written_in_the_next() {
-    let (one, other) = (runtime(), runtime());
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let (one, other) = (paused_runtime(), paused_runtime());
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store.clone());
     one.block_on(async {
         completed(&dedup, &e(1)).await;
@@ -93,7 +74,7 @@ fn a_completion_that_outlives_its_runtime_is_written_in_the_next() {
 #[tokio::test(start_paused = true)]
 async fn a_completion_is_not_sent_again_while_it_is_being_written() {
     let store = Faulty::with(|call| match (call.operation, call.n) {
-        (Operation::Complete, 1) => FULL,
+        (Operation::Complete, 1) => Fault::FULL,
         // Longer than the first pause.
         (Operation::Complete, _) => Fault::Delay(millis(280)),
         _ => Fault::None,
@@ -108,32 +89,33 @@ async fn a_completion_is_not_sent_again_while_it_is_being_written() {
 /// What still was pending when nobody was left to write it.
 #[test]
 fn completions_that_outlive_their_runtime_and_their_layer_are_reported() {
-    let (runtime, events) = (runtime(), Events::default());
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let (runtime, events) = (paused_runtime(), Events::default());
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store).on_event(events.hook());
     runtime.block_on(async {
         completed(&dedup, &e(1)).await;
         sleep(millis(50)).await;
     });
     drop(runtime);
-    assert_eq!(events.count(completion_dropped), 0, "it may yet be written");
+    assert_eq!(
+        events.count(is!(CompletionDropped)),
+        0,
+        "it may yet be written"
+    );
     drop(dedup);
-    assert_eq!(events.count(completion_dropped), 1);
+    assert_eq!(events.count(is!(CompletionDropped)), 1);
 }
 
 /// In whichever order they are kept, and though the first are due again before the last were tried.
 #[tokio::test(start_paused = true)]
 async fn of_many_completions_that_cannot_be_written_all_are_tried() {
     const MANY: usize = 2000;
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store.clone());
     for n in 0..MANY {
         completed(&dedup, &e(n)).await;
     }
-    store.plan(|call| match call.operation {
-        Operation::Complete => Fault::Hang,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Complete, Fault::Hang);
     let before = store.count(Operation::Complete);
     sleep(secs(60)).await;
     let mut tries = HashMap::new();
@@ -147,7 +129,7 @@ async fn of_many_completions_that_cannot_be_written_all_are_tried() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicates_of_what_is_not_yet_written_start_no_task_each() {
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store.clone());
     let tasks = tasks(&dedup);
     completed(&dedup, &e(1)).await;
@@ -162,7 +144,7 @@ async fn duplicates_of_what_is_not_yet_written_start_no_task_each() {
 /// The pauses between tries are longer than the time there is.
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_at_once_what_can_be_written() {
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store.clone());
     completed(&dedup, &e(1)).await;
     // The pauses are five seconds by now.
@@ -176,7 +158,7 @@ async fn a_drain_writes_at_once_what_can_be_written() {
 /// And goes on trying, at short pauses.
 #[tokio::test(start_paused = true)]
 async fn a_drain_writes_what_can_be_written_before_its_limit() {
-    let store = Faulty::broken(Operation::Complete, FULL);
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
     let dedup = Dedup::new(store.clone());
     completed(&dedup, &e(1)).await;
     store.called(Operation::Complete, 8).await;
@@ -210,7 +192,7 @@ async fn an_event_that_is_forgotten_while_its_completion_is_being_written_runs_a
 async fn an_event_that_is_forgotten_before_its_completion_lands_runs_again() {
     for late in [Fault::Delay(millis(200)), Fault::Late(millis(200))] {
         let store = Faulty::with(move |call| match (call.operation, call.n) {
-            (Operation::Complete, 1) => FULL,
+            (Operation::Complete, 1) => Fault::FULL,
             (Operation::Complete, _) => late,
             _ => Fault::None,
         });
@@ -228,7 +210,7 @@ async fn an_event_that_is_forgotten_before_its_completion_lands_runs_again() {
 #[tokio::test(start_paused = true)]
 async fn what_was_done_after_an_event_was_forgotten_stays_done() {
     let store = Faulty::with(|call| match (call.operation, call.n) {
-        (Operation::Complete, 1) => FULL,
+        (Operation::Complete, 1) => Fault::FULL,
         (Operation::Complete, 2) => Fault::Delay(millis(200)),
         _ => Fault::None,
     });
@@ -254,7 +236,7 @@ async fn what_was_done_after_an_event_was_forgotten_stays_done() {
 #[tokio::test(start_paused = true)]
 async fn an_event_that_is_forgotten_while_its_lease_is_being_renewed_runs_again() {
     let store = Faulty::with(|call| match call.operation {
-        Operation::Complete => FULL,
+        Operation::Complete => Fault::FULL,
         Operation::Renew => Fault::Delay(secs(5)),
         _ => Fault::None,
     });
@@ -273,7 +255,7 @@ async fn an_event_that_is_forgotten_while_its_lease_is_being_renewed_runs_again(
 async fn an_event_that_the_store_fails_to_forget_is_still_known_as_completed() {
     let store = Faulty::with(|call| match call.operation {
         Operation::Acquire => Fault::None,
-        _ => FULL,
+        _ => Fault::FULL,
     });
     let dedup = Dedup::new(store.clone());
     completed(&dedup, &e(1)).await;
@@ -282,20 +264,17 @@ async fn an_event_that_the_store_fails_to_forget_is_still_known_as_completed() {
     assert!(matches!(begun, Begun::Done(_)), "{begun:?}");
 }
 
-/// Layers that share an engine can have timeouts that are longer than each other's leases.
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_hangs_holds_up_no_other() {
     let store = Faulty::new();
-    let slow = Dedup::new(store.clone())
-        .lease(secs(60))
-        .store_timeout(secs(15));
+    let slow = patient(&store);
     let fast = slow.clone().lease(secs(2));
     let elsewhere = Dedup::new(store.elsewhere());
     let hanging = acquired(&slow, &e(1)).await;
     let token = hanging.token();
     store.plan(move |call| match call.operation {
         Operation::Complete if call.token == Some(token) => Fault::Hang,
-        Operation::Complete => FULL,
+        Operation::Complete => Fault::FULL,
         _ => Fault::None,
     });
     assert!(!hanging.complete(Record::new(None, None)).await);

@@ -13,11 +13,11 @@ use tokio::{
 };
 use tower::{Layer, Service};
 use tower_webhook_dedup::{
-    AfterWait, BodyHash, DedupEvent, Entry, EventId, InFlight, Key, KeyBy, LeaseStore, LostReason,
-    Operation, Record, Token, WebhookDedupLayer,
+    AfterWait, BodyHash, Entry, EventId, InFlight, Key, KeyBy, LeaseStore, LostReason, Operation,
+    Record, Token, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, millis, post, post_body, secs, send, send_later};
+use http_support::{Events, Handler, is, millis, post, post_body, secs, send, send_later};
 use stores::{Fault, Faulty, MemoryStore};
 
 #[path = "support/http.rs"]
@@ -181,8 +181,8 @@ async fn there_is_room_for_1_024_runs_without_their_senders() {
         }
     }
     drop(sent);
-    let detached = events.count(|event| matches!(event, DedupEvent::Detached { .. }));
-    let refused = events.count(|event| matches!(event, DedupEvent::DetachRefused { .. }));
+    let detached = events.count(is!(Detached));
+    let refused = events.count(is!(DetachRefused));
     assert_eq!((detached, refused), (1_024, 6));
 }
 

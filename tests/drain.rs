@@ -7,7 +7,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{DrainHandle, Drained, Entry, Operation, WebhookDedupLayer};
 
-use http_support::{Events, Handler, by_id, e1, millis, post, secs, send};
+use http_support::{Events, Handler, by_id, e1, millis, poll_until, post, secs, send};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
@@ -27,10 +27,7 @@ async fn draining_does_not_miss_a_run_whose_sender_hangs_up_just_then() {
     let layer = layer(&store);
     let service = layer.layer(handler.clone());
     let mut first = Box::pin(service.clone().oneshot(post("e1")));
-    tokio::select! {
-        _ = &mut first => panic!("it takes long"),
-        () = handler.began(1) => {}
-    }
+    poll_until(&mut first, handler.began(1)).await;
     let drain = layer.drain_handle();
     let draining = tokio::spawn(async move { drain.drain(secs(60)).await });
     sleep(secs(1)).await;

@@ -5,7 +5,6 @@ use std::{
     fmt,
     future::{Future, pending, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
-    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -16,39 +15,30 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{Full, StreamBody, combinators::UnsyncBoxBody};
-use tokio::{runtime::Builder, sync::Notify, time::sleep};
+use tokio::{sync::Notify, time::sleep};
 use tower::{Layer, ServiceExt, service_fn, timeout::TimeoutLayer};
 use tower_http::catch_panic::CatchPanicLayer;
 use tower_webhook_dedup::{
     Dedup, DedupEvent, Delivery, Entry, EventId, InFlight, Key, LeaseStore, Limits, OnDisconnect,
-    Operation, RequestBody, StoreErrorKind, WebhookDedup, WebhookDedupLayer,
+    Operation, RequestBody, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
+use http_support::{
+    Events, Handler, Run, by_id, e1, is, millis, poll_until, post, secs, send, send_later,
+};
+use runtime::paused_runtime;
 use stores::{Fault, Faulty, MemoryStore};
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/runtime.rs"]
+mod runtime;
 #[path = "support/stores.rs"]
 mod stores;
 
 /// `C0` with a lease so long that only a release explains that an event runs again.
 fn long_lease<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
     by_id(store).lease(secs(3600))
-}
-
-/// Polls the request's future until this has happened, and drops it then.
-async fn hang_up<St: LeaseStore>(
-    service: &WebhookDedup<Handler, St>,
-    happened: impl Future<Output = ()>,
-) {
-    let mut answer = pin!(service.clone().oneshot(post("e1")));
-    let mut happened = pin!(happened);
-    poll_fn(|cx| {
-        assert!(answer.as_mut().poll(cx).is_pending(), "it was answered");
-        happened.as_mut().poll(cx)
-    })
-    .await;
 }
 
 /// R3
@@ -170,8 +160,7 @@ async fn a_panic_of_the_handler_goes_on_and_releases_the_event() {
     sleep(millis(500)).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 2);
-    let cut_off = |event: &DedupEvent| matches!(event, DedupEvent::Abandoned { .. });
-    assert_eq!(events.count(cut_off), 1);
+    assert_eq!(events.count(is!(Abandoned)), 1);
 }
 
 /// R14 (a)
@@ -343,7 +332,11 @@ async fn a_sender_that_hangs_up_while_its_event_is_acquired_releases_it() {
         let service = long_lease(store.clone())
             .in_flight(InFlight::RetryLater)
             .layer(handler.clone());
-        hang_up(&service, store.called(Operation::Acquire, 1)).await;
+        poll_until(
+            send(&service, post("e1")),
+            store.called(Operation::Acquire, 1),
+        )
+        .await;
         sleep(millis(1_500)).await;
         assert!(store.entry(&e1()).await.is_none(), "{fault:?}");
         assert_eq!(handler.runs(), 0);
@@ -372,7 +365,7 @@ async fn a_run_whose_sender_hangs_up_goes_on_and_is_recorded() {
     });
     let layer = by_id(store.clone()).on_event(events.hook());
     let service = layer.layer(handler.clone());
-    hang_up(&service, async {
+    poll_until(send(&service, post("e1")), async {
         handler.began(1).await;
         sleep(millis(100)).await;
     })
@@ -385,8 +378,7 @@ async fn a_run_whose_sender_hangs_up_goes_on_and_is_recorded() {
     assert!(matches!(store.entry(&e1()).await, Some(Entry::Done { .. })));
     assert_eq!((handler.runs(), handler.ended()), (1, 1));
     assert_eq!(*told.lock().unwrap(), [(false, true)]);
-    let detached = |event: &DedupEvent| matches!(event, DedupEvent::Detached { .. });
-    assert_eq!(events.count(detached), 1);
+    assert_eq!(events.count(is!(Detached)), 1);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
 }
 
@@ -419,11 +411,10 @@ async fn a_run_that_is_cancelled_with_its_sender_releases_the_event() {
         .on_disconnect(OnDisconnect::Cancel)
         .on_event(events.hook())
         .layer(handler.clone());
-    hang_up(&service, handler.began(1)).await;
+    poll_until(send(&service, post("e1")), handler.began(1)).await;
     sleep(millis(100)).await;
     assert!(store.entry(&e1()).await.is_none());
-    let cut_off = |event: &DedupEvent| matches!(event, DedupEvent::Abandoned { .. });
-    assert_eq!(events.count(cut_off), 1);
+    assert_eq!(events.count(is!(Abandoned)), 1);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     sleep(secs(60)).await;
     assert_eq!((handler.runs(), handler.ended()), (2, 1));
@@ -441,7 +432,11 @@ async fn a_sender_that_hangs_up_while_its_event_is_completed_has_it_completed() 
             });
             let layer = long_lease(store.clone()).on_disconnect(policy);
             let service = layer.layer(handler.clone());
-            hang_up(&service, store.called(Operation::Complete, 1)).await;
+            poll_until(
+                send(&service, post("e1")),
+                store.called(Operation::Complete, 1),
+            )
+            .await;
             assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
             assert!(layer.drain_handle().drain(secs(20)).await.is_complete());
             assert!(matches!(store.entry(&e1()).await, Some(Entry::Done { .. })));
@@ -461,7 +456,11 @@ async fn a_sender_that_hangs_up_while_its_event_is_released_has_it_released() {
             _ => Fault::None,
         });
         let service = long_lease(store.clone()).layer(handler.clone());
-        hang_up(&service, store.called(Operation::Release, 1)).await;
+        poll_until(
+            send(&service, post("e1")),
+            store.called(Operation::Release, 1),
+        )
+        .await;
         sleep(millis(100)).await;
         let Some(Entry::Failed { attempts: 1, .. }) = store.entry(&e1()).await else {
             panic!("{:?}", store.entry(&e1()).await);
@@ -477,7 +476,7 @@ async fn a_sender_that_hangs_up_while_its_event_is_released_has_it_released() {
 async fn a_release_that_fails_is_repeated_until_it_is_done() {
     let (store, handler) = (Faulty::new(), Handler::statuses([500, 200]));
     store.plan(|call| match call.operation {
-        Operation::Release if call.n < 6 => Fault::Before(StoreErrorKind::Unreachable),
+        Operation::Release if call.n < 6 => Fault::UNREACHABLE,
         _ => Fault::None,
     });
     let service = long_lease(store.clone()).layer(handler.clone());
@@ -503,8 +502,7 @@ async fn detached_up_to_one(limits: Limits) {
         sent.abort();
         sleep(millis(1)).await;
     }
-    let refused = |event: &DedupEvent| matches!(event, DedupEvent::DetachRefused { .. });
-    assert_eq!(events.count(refused), 1);
+    assert_eq!(events.count(is!(DetachRefused)), 1);
     assert!(store.entry(&Key::new("t", "e2")).await.is_none());
     let drained = layer.drain_handle().drain(secs(1)).await;
     assert_eq!(drained.detached(), [e1()]);
@@ -571,8 +569,7 @@ async fn a_handler_that_never_returns_is_dropped_at_the_run_limit() {
     assert_eq!(first.brief(), (504, "run"));
     assert_eq!(begun.elapsed().as_secs(), 30);
     assert!(dropped.load(Ordering::SeqCst));
-    let limit = |event: &DedupEvent| matches!(event, DedupEvent::RunLimit { .. });
-    assert_eq!(events.count(limit), 1);
+    assert_eq!(events.count(is!(RunLimit)), 1);
     let Some(Entry::Failed { status: None, .. }) = store.entry(&e1()).await else {
         panic!("not released");
     };
@@ -586,7 +583,7 @@ async fn a_detached_run_ends_at_the_run_limit() {
     let handler = Handler::new(|_| pending());
     let layer = by_id(store.clone()).run_limit(secs(30));
     let service = layer.layer(handler.clone());
-    hang_up(&service, handler.began(1)).await;
+    poll_until(send(&service, post("e1")), handler.began(1)).await;
     assert!(layer.drain_handle().drain(secs(31)).await.is_complete());
     assert!(matches!(
         store.entry(&e1()).await,
@@ -600,18 +597,10 @@ async fn a_panic_of_a_detached_run_releases_the_event() {
     let (store, handler) = (Faulty::new(), panicking());
     let layer = long_lease(store.clone());
     let service = layer.layer(handler.clone());
-    hang_up(&service, handler.began(1)).await;
+    poll_until(send(&service, post("e1")), handler.began(1)).await;
     sleep(millis(500)).await;
     assert!(store.entry(&e1()).await.is_none());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
-}
-
-fn runtime() -> tokio::runtime::Runtime {
-    Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
 }
 
 /// A request that is in its handler, on a runtime that has ended since.
@@ -621,18 +610,7 @@ fn orphan(store: &Faulty, events: &Events) -> impl Future + Send + use<> {
         .on_event(events.hook())
         .layer(handler.clone());
     let mut answer = Box::pin(service.oneshot(post("e1")));
-    runtime().block_on(async {
-        poll_fn(|cx| {
-            let polled = answer.as_mut().poll(cx);
-            assert!(polled.is_pending());
-            if handler.runs() == 1 {
-                return Poll::Ready(());
-            }
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })
-        .await;
-    });
+    paused_runtime().block_on(poll_until(&mut answer, handler.began(1)));
     answer
 }
 
@@ -642,7 +620,7 @@ fn a_run_that_is_dropped_outside_a_runtime_leaves_its_lease_to_run_out() {
     let (store, events) = (Faulty::new(), Events::default());
     let answer = orphan(&store, &events);
     std::thread::spawn(move || drop(answer)).join().unwrap();
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         // Another runtime's paused clock: the lease is two seconds long.
         sleep(secs(3)).await;
         let service = by_id(store.elsewhere()).layer(Handler::ok());
@@ -664,20 +642,11 @@ fn a_run_that_is_dropped_by_a_panic_outside_a_runtime_does_not_abort_the_process
 /// R70
 #[test]
 fn a_run_that_is_dropped_by_a_panic_inside_a_runtime_goes_on() {
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         let (store, handler) = (Faulty::new(), Handler::first_then(secs(5), 200, 200));
         let service = by_id(store.clone()).layer(handler.clone());
         let mut answer = Box::pin(service.clone().oneshot(post("e1")));
-        poll_fn(|cx| {
-            assert!(answer.as_mut().poll(cx).is_pending());
-            if handler.runs() == 1 {
-                Poll::Ready(())
-            } else {
-                cx.waker().wake_by_ref();
-                Poll::Pending
-            }
-        })
-        .await;
+        poll_until(&mut answer, handler.began(1)).await;
         let panicked = catch_unwind(AssertUnwindSafe(move || {
             let _answer = answer;
             panic!("with a request in hand");
@@ -710,8 +679,7 @@ async fn a_future_that_panicked_is_not_moved_into_a_task() {
     panicked.await;
     drop(answer);
     sleep(secs(1)).await;
-    let detached = |event: &DedupEvent| matches!(event, DedupEvent::Detached { .. });
-    assert_eq!(events.count(detached), 0);
+    assert_eq!(events.count(is!(Detached)), 0);
 }
 
 /// Without HTTP, too.

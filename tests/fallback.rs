@@ -13,20 +13,23 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    Acquire, Begun, Dedup, Entry, Fallback, InFlight, Key, Lease, LeaseStore, Operation, Ran,
-    Record, Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
+    Acquire, Begun, Dedup, Entry, Fallback, Key, Lease, LeaseStore, Operation, Ran, Record,
+    Release, StoreError, StoreErrorKind, Switch, Token, WebhookDedupLayer,
 };
 
-use http_support::{Handler, Run, by_id, millis, post, secs, send, send_later};
+use http_support::{Handler, Run, millis, post, refusing, secs, send, send_later};
+use runtime::paused_runtime;
 use stores::{Call, Fault, Faulty, MemoryStore, cached, remembered};
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/runtime.rs"]
+mod runtime;
 #[path = "support/stores.rs"]
 mod stores;
 
 /// How the primary is gone, as far as this process can tell.
-const GONE: Fault = Fault::Before(StoreErrorKind::Unreachable);
+const GONE: Fault = Fault::UNREACHABLE;
 
 /// When a primary that is well again is trusted.
 const BACK: Duration = millis(2500);
@@ -89,7 +92,7 @@ impl<S: LeaseStore> Process<S> {
     }
 
     fn layer(&self) -> WebhookDedupLayer<Fallback<Faulty, S>> {
-        layer(self.store.clone())
+        refusing(self.store.clone())
     }
 
     /// Another process, on the same primary, which it reaches well.
@@ -100,10 +103,6 @@ impl<S: LeaseStore> Process<S> {
     fn switches(&self) -> Vec<Switch> {
         self.switches.lock().unwrap().clone()
     }
-}
-
-fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    by_id(store).in_flight(InFlight::RetryLater)
 }
 
 fn key(id: &str) -> Key {
@@ -609,10 +608,7 @@ async fn what_fails_while_it_is_carried_back_keeps_the_secondary() {
     let process = process();
     process.go_out().await;
     let lease = begin(&process.dedup, "a").await;
-    process.primary.plan(|call| match call.operation {
-        Operation::Complete => GONE,
-        _ => Fault::None,
-    });
+    process.primary.breaks(Operation::Complete, GONE);
     sleep(secs(20)).await;
     assert!(process.store.is_degraded());
     assert_eq!(process.switches().len(), 1);
@@ -626,10 +622,9 @@ async fn a_broken_value_in_the_primary_does_not_keep_the_rest_away() {
     let process = process();
     process.go_out().await;
     let _lease = begin(&process.dedup, "a").await;
-    process.primary.plan(|call| match call.operation {
-        Operation::Complete => Fault::Before(StoreErrorKind::BadReply),
-        _ => Fault::None,
-    });
+    process
+        .primary
+        .breaks(Operation::Complete, Fault::Before(StoreErrorKind::BadReply));
     sleep(BACK).await;
     assert!(!process.store.is_degraded());
     // Done here all the same, and there as soon as that works.
@@ -663,7 +658,7 @@ async fn a_slow_or_failing_secondary_is_not_noticed_while_the_primary_works() {
 
 #[tokio::test(start_paused = true)]
 async fn where_both_stores_fail_the_call_does() {
-    let process = with(Faulty::with(|_| Fault::Before(StoreErrorKind::OutOfMemory)));
+    let process = with(Faulty::with(|_| Fault::FULL));
     process
         .primary
         .plan(|_| Fault::After(StoreErrorKind::Unreachable));
@@ -842,7 +837,7 @@ async fn a_thousand_events_run_once_through_an_outage() {
         assert_eq!(runs.lock().unwrap().len(), 1000);
 
         let second = Handler::ok();
-        let service = layer(process.primary.elsewhere()).layer(second.clone());
+        let service = refusing(process.primary.elsewhere()).layer(second.clone());
         for n in 0..1000 {
             let answer = send(&service, post(&format!("e{n}"))).await;
             assert_eq!(answer.brief(), (200, "duplicate"));
@@ -1016,12 +1011,8 @@ async fn the_hook_hears_of_each_switch_and_may_panic() {
 #[test]
 fn it_comes_back_after_the_runtime_of_its_task_has_ended() {
     let process = process();
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().start_paused(true).build().unwrap()
-    };
     let work = |future: std::pin::Pin<Box<dyn Future<Output = ()> + '_>>| {
-        runtime().block_on(future);
+        paused_runtime().block_on(future);
     };
     process.fail();
     work(Box::pin(async {

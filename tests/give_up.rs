@@ -18,12 +18,12 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     BodyHash, DeadLetter, DedupEvent, Duplicate, Entry, LeaseStore, LostReason, OnDisconnect,
-    Operation, Outcome, Record, RequestBody, StoreErrorKind, StoreFailure, WebhookDedup,
-    WebhookDedupLayer,
+    Operation, Outcome, Record, RequestBody, StoreErrorKind, StoreFailure, WebhookDedupLayer,
 };
 
 use http_support::{
-    Events, Handler, Run, by_id, c0, e1, millis, post, post_body, secs, send, send_later,
+    Events, Handler, Run, by_id, c0, e1, is, millis, poll_until, post, post_body, secs, send,
+    send_later,
 };
 use stores::{Fault, Faulty, MemoryStore, cached};
 
@@ -45,7 +45,7 @@ fn letters(events: &Events) -> Vec<DeadLetter> {
 }
 
 fn failed(events: &Events) -> usize {
-    events.count(|event| matches!(event, DedupEvent::Failed { .. }))
+    events.count(is!(Failed))
 }
 
 /// Of the memory store, which answers at once.
@@ -103,21 +103,8 @@ async fn the_last_failed_run_ends_the_event_and_is_reported_whole() {
 
     assert_eq!(send(&service, delivery()).await.brief(), (200, "duplicate"));
     assert_eq!((handler.runs(), failed(&events)), (3, 2));
-    let completed = events.count(|event| matches!(event, DedupEvent::Completed { .. }));
+    let completed = events.count(is!(Completed));
     assert_eq!(completed, 0, "nothing completed it");
-}
-
-/// Has the handler begin a run, and hangs up while it goes on.
-async fn hang_up<St: LeaseStore>(
-    service: &WebhookDedup<Handler, St>,
-    handler: &Handler,
-    run: usize,
-) {
-    let answer = pin!(send(service, post("e1")));
-    let began = pin!(handler.began(run));
-    let Either::Right(_) = select(answer, began).await else {
-        panic!("it was answered");
-    };
 }
 
 #[tokio::test(start_paused = true)]
@@ -206,7 +193,7 @@ async fn a_run_over_its_limit_is_a_failure() {
     let service = layer.layer(Handler::new(|_| std::future::pending()));
     assert_eq!(send(&service, post("e1")).await.brief(), (504, "run"));
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "gave-up"));
-    let over = events.count(|event| matches!(event, DedupEvent::RunLimit { .. }));
+    let over = events.count(is!(RunLimit));
     assert_eq!((over, letters(&events).len()), (2, 1));
 }
 
@@ -227,7 +214,7 @@ async fn a_run_that_is_cut_off_does_not_count() {
     let panicked = send_later(&service, post("e1")).await;
     assert!(panicked.unwrap_err().is_panic());
     store.called(Operation::Release, 1).await;
-    hang_up(&service, &handler, 2).await;
+    poll_until(send(&service, post("e1")), handler.began(2)).await;
     store.called(Operation::Release, 2).await;
     assert!(letters(&events).is_empty());
     sleep(millis(1)).await;
@@ -241,7 +228,7 @@ async fn a_sender_that_hung_up_on_the_last_run_has_it_reported_all_the_same() {
     let handler = Handler::first_then(secs(1), 500, 500);
     let layer = giving_up(MemoryStore::new(), 1).on_event(events.hook());
     let service = layer.layer(handler.clone());
-    hang_up(&service, &handler, 1).await;
+    poll_until(send(&service, post("e1")), handler.began(1)).await;
     handler.has_ended(1).await;
     assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
     assert_eq!(letters(&events).len(), 1);
@@ -322,7 +309,7 @@ async fn a_run_that_hears_of_its_lost_lease_only_at_the_end_acknowledges_nothing
         let status = if overran { 504 } else { 500 };
         assert_eq!(first.await.unwrap().brief(), (status, "run"), "{overran}");
         assert!(record(&layer).await.is_none(), "another run decides");
-        let lost = events.count(|event| matches!(event, DedupEvent::LeaseLost { .. }));
+        let lost = events.count(is!(LeaseLost));
         assert_eq!(lost, 1);
         store.let_go(&e1(), other).await;
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
@@ -372,11 +359,7 @@ async fn what_stood_by_with_another_body_is_reported_beside_the_one_that_was_giv
         }
         if drains {
             // The standby does not hear of it before it is ended.
-            let down = Fault::Before(StoreErrorKind::Unreachable);
-            store.plan(move |call| match call.operation {
-                Operation::Acquire => down,
-                _ => Fault::None,
-            });
+            store.breaks(Operation::Acquire, Fault::UNREACHABLE);
             let drained = layer.drain_handle().drain(secs(60)).await;
             // From a cache it hears.
             assert_eq!(drained.lost().len(), usize::from(!cached()));
@@ -411,10 +394,7 @@ async fn a_process_that_ends_in_a_run_takes_the_count_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_run_without_a_confirmed_lease_gives_nothing_up() {
-    for fault in [
-        Fault::Before(StoreErrorKind::Unreachable),
-        Fault::After(StoreErrorKind::TimedOut),
-    ] {
+    for fault in [Fault::UNREACHABLE, Fault::After(StoreErrorKind::TimedOut)] {
         let (store, events) = (Faulty::broken(Operation::Acquire, fault), Events::default());
         let layer = giving_up(store.clone(), 1)
             .store_failure(StoreFailure::Forward)
@@ -430,10 +410,7 @@ async fn a_run_without_a_confirmed_lease_gives_nothing_up() {
 
 #[tokio::test(start_paused = true)]
 async fn an_event_is_over_for_this_process_before_the_store_knows() {
-    let store = Faulty::broken(
-        Operation::Complete,
-        Fault::Before(StoreErrorKind::Unreachable),
-    );
+    let store = Faulty::broken(Operation::Complete, Fault::UNREACHABLE);
     let (handler, events) = (Handler::statuses([500]), Events::default());
     let layer = giving_up(store.clone(), 1).on_event(events.hook());
     let service = layer.layer(handler.clone());
@@ -443,7 +420,7 @@ async fn an_event_is_over_for_this_process_before_the_store_knows() {
     assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
     assert!(record(&layer).await.unwrap().is_given_up());
     assert_eq!((handler.runs(), letters(&events).len()), (1, 1));
-    let completed = events.count(|event| matches!(event, DedupEvent::Completed { .. }));
+    let completed = events.count(is!(Completed));
     assert_eq!(completed, 0, "nothing completed it");
 }
 

@@ -8,7 +8,7 @@ use http_body_util::{BodyExt, Full};
 use proptest::{prelude::*, sample::Index};
 use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     Delivery, EventId, JsonPointer, KeyBy, MissingId, NoId, Outcome, Refusal, RequestBody,
@@ -16,11 +16,14 @@ use tower_webhook_dedup::{
 };
 
 use front::MemoryStore;
+use runtime::paused_runtime;
 
 #[path = "support/front.rs"]
 mod front;
 #[path = "support/property.rs"]
 mod property;
+#[path = "support/runtime.rs"]
+mod runtime;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -75,16 +78,8 @@ fn panic_on(outcome: &Outcome) -> NoId {
     panic!("a fresh event became {outcome:?}")
 }
 
-fn runtime() -> Runtime {
-    Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
-}
-
 thread_local! {
-    static RUNTIME: Runtime = runtime();
+    static RUNTIME: Runtime = paused_runtime();
 }
 
 /// The id that a layer of its own reads from the request; what it refuses has no id.
@@ -485,7 +480,7 @@ fn big_numbers_stay_apart() {
 // R30
 #[test]
 fn a_number_and_the_same_digits_as_a_string_are_one_event() {
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         let layer =
             WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id")).key_by(KeyBy::Id);
         let outcome = |body: &'static str| {
@@ -603,7 +598,7 @@ fn requests_without_an_id_are_forwarded_each_time_and_leave_no_key() {
     let layer = WebhookDedupLayer::new(store.clone(), EventId::pointer("/id"))
         .missing_id(MissingId::Forward);
     for body in bodies.iter().chain(&bodies) {
-        let seen = runtime().block_on(send(&layer, post(*body)));
+        let seen = paused_runtime().block_on(send(&layer, post(*body)));
         assert_eq!(seen.outcome, "unprotected");
         assert_eq!(seen.body.unwrap(), *body);
     }
@@ -688,7 +683,7 @@ fn a_byte_order_mark_is_skipped_for_the_id_and_kept_for_the_handler() {
     let body = "\u{feff}{ \"id\" : \"e1\" }\n";
     assert_eq!(at("/id", body), ok("e1"));
     let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
-    let seen = runtime().block_on(send(&layer, post(body)));
+    let seen = paused_runtime().block_on(send(&layer, post(body)));
     assert_eq!(seen.body.unwrap(), body);
     assert_eq!(
         at("/id", "\u{feff}\u{feff}{\"id\":1}"),

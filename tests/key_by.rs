@@ -7,7 +7,7 @@ use flate2::{Compression, write::GzEncoder};
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use proptest::{prelude::*, sample::Index};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     BodyHash, Delivery, EventId, JsonPointer, Key, KeyBy, MissingId, NoId, Outcome, Refusal,
@@ -15,18 +15,17 @@ use tower_webhook_dedup::{
 };
 
 use front::MemoryStore;
+use runtime::paused_runtime;
 
 #[path = "support/front.rs"]
 mod front;
 #[path = "support/property.rs"]
 mod property;
+#[path = "support/runtime.rs"]
+mod runtime;
 
 thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    static RUNTIME: Runtime = paused_runtime();
 }
 
 fn layer(key_by: &KeyBy) -> WebhookDedupLayer<MemoryStore> {

@@ -9,23 +9,22 @@ use http_body_util::Full;
 use proptest::{prelude::*, sample::Index};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{Delivery, EventId, Key, KeyBy, RequestBody, WebhookDedupLayer};
 
 use front::MemoryStore;
+use runtime::paused_runtime;
 
 #[path = "support/front.rs"]
 mod front;
 #[path = "support/property.rs"]
 mod property;
+#[path = "support/runtime.rs"]
+mod runtime;
 
 thread_local! {
-    static RUNTIME: Runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    static RUNTIME: Runtime = paused_runtime();
 }
 
 /// The key of this body; `None` where it has none.

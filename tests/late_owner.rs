@@ -20,26 +20,20 @@ use tokio::{
 };
 use tower::{Layer, ServiceExt};
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Entry, InFlight, Key, LeaseStore, OnDisconnect, Operation, Ran,
-    Record, Release, RunError, StoreErrorKind, StoreFailure, Token, WebhookDedupLayer,
+    Begun, Dedup, Entry, Key, LeaseStore, OnDisconnect, Operation, Ran, Record, Release, RunError,
+    StoreFailure, Token,
 };
 
-use http_support::{Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty, MemoryStore};
+use http_support::{Events, Handler, Run, e1, is, millis, post, refusing, secs, send, send_later};
+use runtime::paused_runtime;
+use stores::{Fault, Faulty, MemoryStore};
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/runtime.rs"]
+mod runtime;
 #[path = "support/stores.rs"]
 mod stores;
-
-/// `C0`, refusing what is in flight, with events told by their id alone.
-fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    by_id(store).in_flight(InFlight::RetryLater)
-}
-
-fn lease_lost(event: &DedupEvent) -> bool {
-    matches!(event, DedupEvent::LeaseLost { .. })
-}
 
 async fn holder(store: &Faulty) -> Option<Token> {
     match store.entry(&e1()).await {
@@ -48,20 +42,18 @@ async fn holder(store: &Faulty) -> Option<Token> {
     }
 }
 
-const NO_RENEWALS: fn(&Call) -> Fault = |call| match call.operation {
-    Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
-    _ => Fault::None,
-};
-
 /// R9: the first owner's lease runs out, a second one takes over, and the first ends late.
 async fn a_late_end(status: u16) {
-    let (store, events) = (Faulty::with(NO_RENEWALS), Events::default());
+    let (store, events) = (
+        Faulty::broken(Operation::Renew, Fault::UNREACHABLE),
+        Events::default(),
+    );
     let late = Handler::first_then(secs(4), status, 0);
     let next = Handler::first_then(secs(4), 200, 0);
-    let first = layer(store.clone())
+    let first = refusing(store.clone())
         .on_event(events.hook())
         .layer(late.clone());
-    let second = layer(store.elsewhere()).layer(next.clone());
+    let second = refusing(store.elsewhere()).layer(next.clone());
 
     let first_answer = send_later(&first, post("e1"));
     late.began(1).await;
@@ -75,7 +67,7 @@ async fn a_late_end(status: u16) {
     let first_answer = first_answer.await.unwrap();
     assert_eq!(first_answer.brief(), (status, "run"));
     assert_eq!(
-        events.count(lease_lost),
+        events.count(is!(LeaseLost)),
         1,
         "at the deadline, and not again"
     );
@@ -107,10 +99,10 @@ async fn a_late_completion_leaves_the_next_owners_lease_alone() {
 #[tokio::test(start_paused = true)]
 async fn a_late_completion_counts_only_if_nobody_else_completed() {
     for status in [200, 500] {
-        let store = Faulty::with(NO_RENEWALS);
+        let store = Faulty::broken(Operation::Renew, Fault::UNREACHABLE);
         let late = Handler::first_then(secs(5), 200, 0);
-        let first = layer(store.clone()).layer(late.clone());
-        let second = layer(store.elsewhere()).layer(Handler::statuses([status]));
+        let first = refusing(store.clone()).layer(late.clone());
+        let second = refusing(store.elsewhere()).layer(Handler::statuses([status]));
         let answer = send_later(&first, post("e1"));
         late.began(1).await;
         let token = holder(&store).await.unwrap();
@@ -141,15 +133,17 @@ fn watchful() -> (Handler, watch::Receiver<Option<Duration>>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_handler_is_told_when_the_deadline_of_its_lease_passes() {
-    for fault in [Fault::Before(StoreErrorKind::Unreachable), Fault::Hang] {
+    for fault in [Fault::UNREACHABLE, Fault::Hang] {
         let events = Events::default();
         let (handler, told) = watchful();
         let store = Faulty::broken(Operation::Renew, fault);
-        let service = layer(store.clone()).on_event(events.hook()).layer(handler);
+        let service = refusing(store.clone())
+            .on_event(events.hook())
+            .layer(handler);
         assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
         let told = told.borrow().unwrap();
         assert!(told >= secs(2) && told <= millis(2_300), "{told:?}");
-        assert!(events.count(lease_lost) >= 1);
+        assert!(events.count(is!(LeaseLost)) >= 1);
         assert!(store.count(Operation::Renew) > 1);
     }
 }
@@ -160,10 +154,10 @@ async fn the_time_of_a_lease_counts_from_before_it_was_asked_for() {
     let (handler, told) = watchful();
     let store = Faulty::with(|call| match call.operation {
         Operation::Acquire => Fault::Delay(millis(290)),
-        Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
+        Operation::Renew => Fault::UNREACHABLE,
         _ => Fault::None,
     });
-    let service = layer(store).layer(handler);
+    let service = refusing(store).layer(handler);
     send(&service, post("e1")).await;
     let told = told.borrow().unwrap();
     assert!(told <= millis(1_720), "{told:?}");
@@ -173,7 +167,7 @@ async fn the_time_of_a_lease_counts_from_before_it_was_asked_for() {
 async fn a_handler_is_told_when_a_renewal_finds_another_owner() {
     let (handler, told) = watchful();
     let (store, events) = (Faulty::new(), Events::default());
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .lease(secs(30))
         .on_event(events.hook())
         .layer(handler.clone());
@@ -186,7 +180,7 @@ async fn a_handler_is_told_when_a_renewal_finds_another_owner() {
     let told = told.borrow().unwrap();
     assert!(told >= secs(10) && told < secs(11), "{told:?}");
     assert_eq!(holder(&store).await, Some(other));
-    assert!(events.count(lease_lost) >= 1);
+    assert!(events.count(is!(LeaseLost)) >= 1);
 }
 
 /// One heartbeat renews both, and is asleep until the long one is due.
@@ -223,10 +217,12 @@ async fn a_lease_that_is_fine_is_never_lost() {
         }
     });
     let (store, events) = (Faulty::new(), Events::default());
-    let service = layer(store.clone()).on_event(events.hook()).layer(handler);
+    let service = refusing(store.clone())
+        .on_event(events.hook())
+        .layer(handler);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert!(!lost.load(Ordering::SeqCst));
-    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
     // At a third of the lease of two seconds.
     let renewals = store.count(Operation::Renew);
     assert!((290..=310).contains(&renewals), "{renewals}");
@@ -240,12 +236,12 @@ async fn failing_renewals_are_not_fatal_before_the_deadline() {
     store.plan(move |call| {
         let second = call.at - begun >= millis(1_500) && call.at - begun < millis(2_500);
         match call.operation {
-            Operation::Renew if call.n == 1 || second => Fault::Before(StoreErrorKind::Unreachable),
+            Operation::Renew if call.n == 1 || second => Fault::UNREACHABLE,
             _ => Fault::None,
         }
     });
     let handler = Handler::first_then(secs(5), 200, 0);
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .on_event(events.hook())
         .layer(handler.clone());
     let answer = send_later(&service, post("e1"));
@@ -257,9 +253,8 @@ async fn failing_renewals_are_not_fatal_before_the_deadline() {
     assert_eq!(answer.await.unwrap().brief(), (200, "run"));
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
     assert_eq!(handler.runs(), 1);
-    assert_eq!(events.count(lease_lost), 0);
-    let failed = |event: &DedupEvent| matches!(event, DedupEvent::StoreFailed { .. });
-    assert!(events.count(failed) >= 3);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
+    assert!(events.count(is!(StoreFailed)) >= 3);
     // Tried again sooner than at the next third.
     let renewals = store.of(Operation::Renew);
     assert!(renewals[1].at - renewals[0].at < millis(300));
@@ -269,7 +264,7 @@ async fn failing_renewals_are_not_fatal_before_the_deadline() {
 async fn a_store_that_forgot_everything_gets_the_lease_back_with_the_same_token() {
     let (store, events) = (Faulty::new(), Events::default());
     let handler = Handler::first_then(secs(10), 200, 0);
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .on_event(events.hook())
         .layer(handler.clone());
     let answer = send_later(&service, post("e1"));
@@ -281,7 +276,7 @@ async fn a_store_that_forgot_everything_gets_the_lease_back_with_the_same_token(
     assert_eq!(holder(&store).await, Some(token));
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
     assert_eq!(answer.await.unwrap().brief(), (200, "run"));
-    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
     assert_eq!(handler.runs(), 1);
 }
 
@@ -292,14 +287,14 @@ async fn a_renewal_that_finds_its_own_run_completed_is_no_loss() {
         Events::default(),
         Handler::first_then(millis(10_100), 200, 200),
     );
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .lease(secs(30))
         .on_event(events.hook())
         .layer(handler.clone());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(store.count(Operation::Renew), 1);
     sleep(secs(1)).await;
-    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
 }
 
 /// A renewal that was on its way as the run was cut off must not take the event again for good.
@@ -308,7 +303,7 @@ async fn a_renewal_that_lands_after_the_release_is_released_again() {
     for late in [millis(60), millis(200), millis(800)] {
         let store = Faulty::broken(Operation::Renew, Fault::Late(late));
         let handler = Handler::new(|_| pending());
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .lease(secs(30))
             .on_disconnect(OnDisconnect::Cancel)
             .layer(handler.clone());
@@ -334,7 +329,7 @@ async fn a_renewal_that_lands_after_later_ones_and_the_release_is_released_again
         (Operation::Renew, 1) => Fault::Late(secs(4)),
         _ => Fault::None,
     });
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .lease(secs(30))
         .on_disconnect(OnDisconnect::Cancel)
         .layer(Handler::new(|_| pending()));
@@ -357,8 +352,8 @@ async fn a_renewal_that_lands_after_later_ones_and_the_release_is_released_again
 async fn no_run_begins_under_a_lease_that_ran_out_before_its_reply_was_heard() {
     let store = Faulty::broken(Operation::Acquire, Fault::DelayAfter(millis(10)));
     let (late, next) = (Handler::ok(), Handler::ok());
-    let first = layer(store.clone()).lease(secs(2)).layer(late.clone());
-    let second = layer(store.elsewhere()).layer(next.clone());
+    let first = refusing(store.clone()).lease(secs(2)).layer(late.clone());
+    let second = refusing(store.elsewhere()).layer(next.clone());
     let mut answer = pin!(first.oneshot(post("e1")));
     assert!(answer.as_mut().now_or_never().is_none());
     assert!(holder(&store).await.is_some(), "it has landed");
@@ -407,7 +402,7 @@ async fn a_run_that_begins_late_is_renewed_for_as_long_as_it_may_take() {
     still.store(false, Ordering::SeqCst);
     let ran = run.await;
     assert!(matches!(ran, Ok(Ran::Completed(()))), "{ran:?}");
-    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
 }
 
 /// The same where the heartbeat is asleep until another lease is due, and nobody waits for it.
@@ -470,7 +465,7 @@ async fn an_acquire_that_lands_after_it_timed_out_is_released() {
             Operation::Acquire if call.n == 1 => Fault::Late(late),
             _ => Fault::None,
         });
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .lease(secs(3600))
             .layer(handler.clone());
         assert_eq!(send(&service, post("e1")).await.brief(), (503, "refused"));
@@ -494,7 +489,7 @@ async fn a_run_forwarded_after_a_timed_out_acquire_completes_its_event() {
             Operation::Acquire if call.n == 1 => fault,
             _ => Fault::None,
         });
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .lease(secs(60))
             .store_failure(StoreFailure::Forward)
             .layer(handler.clone());
@@ -518,7 +513,7 @@ async fn a_run_forwarded_after_a_timed_out_acquire_releases_its_event_when_it_fa
             Operation::Acquire if call.n == 1 => fault,
             _ => Fault::None,
         });
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .lease(secs(3600))
             .store_failure(StoreFailure::Forward)
             .layer(handler.clone());
@@ -535,7 +530,7 @@ async fn an_acquire_that_lands_after_its_forwarded_run_failed_is_released() {
         Operation::Acquire if call.n == 1 => Fault::Late(millis(900)),
         _ => Fault::None,
     });
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .lease(secs(3600))
         .store_failure(StoreFailure::Forward)
         .layer(handler.clone());
@@ -571,7 +566,7 @@ async fn what_was_released_and_cannot_be_taken_again_is_released_once() {
 
 #[tokio::test(start_paused = true)]
 async fn whoever_holds_a_lease_can_wait_for_its_loss() {
-    let store = Faulty::with(NO_RENEWALS);
+    let store = Faulty::broken(Operation::Renew, Fault::UNREACHABLE);
     let dedup = Dedup::new(store.clone()).lease(secs(2));
     let begun = Instant::now();
     let Ok(Begun::Acquired(lease)) = dedup.begin(&e1()).await else {
@@ -586,12 +581,9 @@ async fn whoever_holds_a_lease_can_wait_for_its_loss() {
 async fn a_token_that_never_landed_does_not_release_anybodys_lease() {
     let store = Faulty::new();
     let handler = Handler::ok();
-    store.plan(|call| match call.operation {
-        Operation::Acquire => Fault::Hang,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Acquire, Fault::Hang);
     let token = store.hold(&e1(), secs(60)).await;
-    let service = layer(store.clone()).layer(handler.clone());
+    let service = refusing(store.clone()).layer(handler.clone());
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "refused"));
     sleep(secs(5)).await;
     assert!(store.count(Operation::Release) >= 2);
@@ -602,7 +594,7 @@ async fn a_token_that_never_landed_does_not_release_anybodys_lease() {
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_was_taken_away_neither_completes_nor_releases() {
     let store = Faulty::new();
-    let dedup = layer(store.clone()).dedup();
+    let dedup = refusing(store.clone()).dedup();
     for complete in [true, false] {
         let Begun::Acquired(lease) = dedup.begin(&e1()).await.unwrap() else {
             panic!("not acquired");
@@ -636,7 +628,7 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
             200
         }
     });
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .lease(secs(2))
         .store_timeout(millis(500))
         .on_event(events.hook())
@@ -650,28 +642,21 @@ async fn a_handler_that_blocks_its_thread_keeps_its_lease() {
     }
     unblocked.store(true, Ordering::SeqCst);
     assert_eq!(answer.await.unwrap().brief(), (200, "run"));
-    assert_eq!(events.count(lease_lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
 }
 
 /// A lease ends with its runtime, and the next one finds a heartbeat on its own.
 #[test]
 fn the_heartbeat_survives_its_runtime() {
-    let runtime = || {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .unwrap()
-    };
     let store = Faulty::new();
-    let layer = layer(store.clone());
+    let layer = refusing(store.clone());
     let endless = layer.layer(Handler::new(|_| pending()));
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         send_later(&endless, post("e0"));
         sleep(secs(5)).await;
         assert!(store.count(Operation::Renew) > 3);
     });
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         let handler = Handler::first_then(secs(10), 200, 0);
         let service = layer.layer(handler.clone());
         let answer = send_later(&service, post("e1"));

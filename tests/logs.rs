@@ -11,10 +11,10 @@ use http::{Request, header::AUTHORIZATION};
 use http_body_util::Full;
 use tokio::time::sleep;
 use tower::{Layer, Service};
-use tower_webhook_dedup::{BodyChanged, MemoryStore, OnDisconnect, Operation, StoreErrorKind};
+use tower_webhook_dedup::{BodyChanged, MemoryStore, OnDisconnect, Operation};
 use tracing::{Level, info_span};
 
-use http_support::{Handler, by_id, c0, post_body, secs, send, send_later};
+use http_support::{Handler, by_id, c0, poll_until, post_body, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
@@ -61,11 +61,8 @@ where
 {
     let runs = handler.runs();
     let span = info_span!("request", number = 17);
-    let mut answer = Box::pin(span.in_scope(|| service.clone().call(secret("e3"))));
-    tokio::select! {
-        _ = &mut answer => panic!("it has no end"),
-        () = handler.began(runs + 1) => {}
-    }
+    let answer = span.in_scope(|| service.clone().call(secret("e3")));
+    poll_until(answer, handler.began(runs + 1)).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -78,7 +75,7 @@ async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
         .with_writer(move || writer.clone())
         .init();
     let lines = |log: &str, text: &str| log.lines().filter(|line| line.contains(text)).count();
-    let broken = |operation| Faulty::broken(operation, Fault::Before(StoreErrorKind::Unreachable));
+    let broken = |operation| Faulty::broken(operation, Fault::UNREACHABLE);
     // One line has the text, and this level.
     let at = |level: &str, log: &str, text: &str| {
         let level = format!(" {level} ");

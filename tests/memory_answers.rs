@@ -9,8 +9,8 @@ use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, service_fn};
 use tower_webhook_dedup::{
-    Duplicate, Entry, Fallback, Key, KeyBy, LeaseStore, MemoryStore, Record, RequestBody,
-    StoreErrorKind, Token, WebhookDedupLayer,
+    Duplicate, Entry, Fallback, Key, KeyBy, LeaseStore, MemoryStore, Record, RequestBody, Token,
+    WebhookDedupLayer,
 };
 
 use http_support::{c0, post, secs, send};
@@ -226,7 +226,7 @@ async fn what_is_carried_back_takes_no_answer_away() {
     primary.heal();
     run(&store, 0..100, LARGE).await;
     assert_eq!(answered(&primary, 0..100).await.len(), 100);
-    primary.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    primary.plan(|_| Fault::UNREACHABLE);
     run(&store, 100..200, LARGE).await;
     back(&primary, &store).await;
     let (before, since) = (0..100, 137..200);
@@ -260,7 +260,7 @@ const LARGE: usize = 1 << 20;
 /// A store whose primary is away, and whose secondary keeps no answers.
 fn out() -> (Faulty, Fallback<Faulty, MemoryStore>) {
     let primary = Faulty::to(MemoryStore::new().max_answer_bytes(1 << 40));
-    primary.plan(|_| Fault::Before(StoreErrorKind::Unreachable));
+    primary.plan(|_| Fault::UNREACHABLE);
     let secondary = MemoryStore::new().max_answer_bytes(0);
     let store = Fallback::new(primary.clone(), secondary);
     (primary, store)

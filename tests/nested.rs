@@ -9,26 +9,16 @@ use http_body::Body;
 use http_body_util::Full;
 use tower::{Layer, Service, util::MapRequestLayer};
 use tower_webhook_dedup::{
-    AfterWait, Entry, InFlight, Key, KeyBy, LeaseStore, Operation, RequestBody, StoreErrorKind,
-    StoreFailure, WebhookDedupLayer,
+    Entry, LeaseStore, Operation, RequestBody, StoreFailure, WebhookDedupLayer,
 };
 
-use http_support::{Handler, c0, post, secs, send, send_later};
+use http_support::{Handler, by_id, e1, in_flight_policies, post, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
 mod http_support;
 #[path = "support/stores.rs"]
 mod stores;
-
-/// Events told by their id alone, so that a test can hold one from outside.
-fn layer<St: LeaseStore>(store: &St) -> WebhookDedupLayer<St> {
-    c0(store.clone()).key_by(KeyBy::Id)
-}
-
-fn e1() -> Key {
-    Key::new("t", "e1")
-}
 
 /// Both layers around the handler.
 fn nest<A: LeaseStore, B: LeaseStore>(
@@ -51,20 +41,11 @@ fn nest<A: LeaseStore, B: LeaseStore>(
     outer.layer(between.layer(inner.layer(handler.clone())))
 }
 
-fn policies() -> [InFlight; 3] {
-    let (max, then) = (secs(1), AfterWait::Acknowledge);
-    [
-        InFlight::Acknowledge,
-        InFlight::RetryLater,
-        InFlight::Wait { max, then },
-    ]
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_layer_inside_itself_runs_each_event_once() {
-    for policy in policies() {
+    for policy in in_flight_policies() {
         let (store, handler) = (Faulty::new(), Handler::ok());
-        let layer = layer(&store).in_flight(policy);
+        let layer = by_id(store.clone()).in_flight(policy);
         let service = nest(&layer, &layer.clone(), &handler);
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
         assert_eq!(handler.runs(), 1, "{policy:?}");
@@ -76,10 +57,10 @@ async fn a_layer_inside_itself_runs_each_event_once() {
 
 #[tokio::test(start_paused = true)]
 async fn layers_of_one_namespace_inside_each_other_run_each_event_once() {
-    for policy in policies() {
+    for policy in in_flight_policies() {
         let (store, handler) = (Faulty::new(), Handler::statuses([500, 200]));
-        let outer = layer(&store);
-        let inner = layer(&store.elsewhere()).in_flight(policy);
+        let outer = by_id(store.clone());
+        let inner = by_id(store.elsewhere()).in_flight(policy);
         let service = nest(&outer, &inner, &handler);
         assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
@@ -91,7 +72,7 @@ async fn layers_of_one_namespace_inside_each_other_run_each_event_once() {
 #[tokio::test(start_paused = true)]
 async fn a_standby_of_the_outer_layer_runs_its_event_inside() {
     let (store, handler) = (Faulty::new(), Handler::first_then(secs(1), 500, 200));
-    let layer = layer(&store);
+    let layer = by_id(store.clone());
     let service = nest(&layer, &layer, &handler);
     let first = send_later(&service, post("e1"));
     handler.began(1).await;
@@ -110,7 +91,7 @@ async fn an_unprotected_run_of_the_outer_layer_gets_through() {
         _ => Fault::None,
     });
     let handler = Handler::ok();
-    let layer = layer(&store).store_failure(StoreFailure::Forward);
+    let layer = by_id(store.clone()).store_failure(StoreFailure::Forward);
     let service = nest(&layer, &layer, &handler);
     let answer = send(&service, post("e1")).await;
     assert_eq!(answer.brief(), (200, "unprotected"));
@@ -122,7 +103,7 @@ async fn an_unprotected_run_of_the_outer_layer_gets_through() {
 async fn what_holds_the_event_in_another_store_is_another_attempt() {
     let (here, shared, handler) = (Faulty::new(), Faulty::new(), Handler::ok());
     let token = shared.hold(&e1(), secs(3600)).await;
-    let service = nest(&layer(&here), &layer(&shared), &handler);
+    let service = nest(&by_id(here.clone()), &by_id(shared.clone()), &handler);
     // Acknowledged, it would be done here, whatever becomes of it there.
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "run"));
     shared.let_go(&e1(), token).await;
@@ -133,18 +114,15 @@ async fn what_holds_the_event_in_another_store_is_another_attempt() {
 #[tokio::test(start_paused = true)]
 async fn a_store_that_cannot_tell_whose_run_it_is_acknowledges_nothing() {
     let (store, handler) = (Faulty::new(), Handler::ok());
-    for policy in policies() {
-        store.plan(|call| match call.operation {
-            Operation::Inspect => Fault::Before(StoreErrorKind::Unreachable),
-            _ => Fault::None,
-        });
-        let layer = layer(&store).in_flight(policy);
+    for policy in in_flight_policies() {
+        store.breaks(Operation::Inspect, Fault::UNREACHABLE);
+        let layer = by_id(store.clone()).in_flight(policy);
         let service = nest(&layer, &layer, &handler);
         assert_eq!(send(&service, post("e1")).await.brief(), (503, "run"));
         assert_eq!(handler.runs(), 0);
     }
     store.heal();
-    let layer = layer(&store);
+    let layer = by_id(store.clone());
     let service = nest(&layer, &layer, &handler);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 1);
@@ -152,9 +130,9 @@ async fn a_store_that_cannot_tell_whose_run_it_is_acknowledges_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn where_the_store_cannot_tell_its_policy_decides() {
-    let fault = Fault::Before(StoreErrorKind::Unreachable);
+    let fault = Fault::UNREACHABLE;
     let (store, handler) = (Faulty::broken(Operation::Inspect, fault), Handler::ok());
-    let layer = layer(&store).store_failure(StoreFailure::Forward);
+    let layer = by_id(store.clone()).store_failure(StoreFailure::Forward);
     let service = nest(&layer, &layer, &handler);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 1);

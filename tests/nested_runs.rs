@@ -13,11 +13,13 @@ use http_body_util::Full;
 use tokio::time::Instant;
 use tower::{Layer, Service, service_fn, util::BoxCloneService};
 use tower_webhook_dedup::{
-    AfterWait, DedupEvent, Delivery, Entry, InFlight, Key, LeaseStore, OnDisconnect, Operation,
-    RequestBody, StoreErrorKind, WebhookDedupLayer,
+    Delivery, Entry, Key, LeaseStore, OnDisconnect, Operation, RequestBody, WebhookDedupLayer,
 };
 
-use http_support::{Answer, Events, Handler, by_id, e1, post, secs, send, send_later};
+use http_support::{
+    Answer, Events, Handler, by_id, e1, in_flight_policies, is, post, refusing, secs, send,
+    send_later,
+};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
@@ -76,15 +78,6 @@ fn response(answer: Answer) -> Response<Full<Bytes>> {
     response
 }
 
-fn policies() -> [InFlight; 3] {
-    let (max, then) = (secs(1), AfterWait::Acknowledge);
-    [
-        InFlight::Acknowledge,
-        InFlight::RetryLater,
-        InFlight::Wait { max, then },
-    ]
-}
-
 #[tokio::test(start_paused = true)]
 async fn layers_between_do_not_hide_the_run_outside() {
     let store = Faulty::new();
@@ -116,7 +109,7 @@ async fn layers_between_do_not_hide_the_run_outside() {
 /// As a Redis does that is restarted without its data.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_the_store_forgets_under_its_run_is_not_acknowledged_inside() {
-    for policy in policies() {
+    for policy in in_flight_policies() {
         let (store, handler) = (Faulty::new(), Handler::ok());
         let layer = by_id(store.clone()).in_flight(policy).lease(secs(30));
         let (inner, restarted) = (around(&layer, handler.clone()), store.clone());
@@ -136,7 +129,7 @@ async fn an_event_that_the_store_forgets_under_its_run_is_not_acknowledged_insid
 /// The run that has it by then fails, and the one that had lost it completes.
 #[tokio::test(start_paused = true)]
 async fn an_event_that_its_run_loses_to_another_is_not_acknowledged_inside() {
-    for policy in policies() {
+    for policy in in_flight_policies() {
         let (store, handler) = (Faulty::new(), Handler::ok());
         let outer = by_id(store.clone());
         let inner = by_id(store.clone()).in_flight(policy);
@@ -163,10 +156,10 @@ async fn an_event_that_its_run_loses_to_another_is_not_acknowledged_inside() {
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_over_lets_nothing_through() {
     for (ends, status) in [(Operation::Release, 500), (Operation::Complete, 200)] {
-        let store = Faulty::broken(ends, Fault::Before(StoreErrorKind::Unreachable));
+        let store = Faulty::broken(ends, Fault::UNREACHABLE);
         let handler = Handler::ok();
         let outer = by_id(store.clone());
-        let inner = by_id(store.clone()).in_flight(InFlight::RetryLater);
+        let inner = refusing(store.clone());
         let inside = around(&inner, handler.clone());
         let late = Arc::new(Mutex::new(None));
         let kept = late.clone();
@@ -189,13 +182,10 @@ async fn a_run_that_is_over_lets_nothing_through() {
 /// Nor one that was dropped with its request.
 #[tokio::test(start_paused = true)]
 async fn a_run_that_was_dropped_lets_nothing_through() {
-    let store = Faulty::broken(
-        Operation::Release,
-        Fault::Before(StoreErrorKind::Unreachable),
-    );
+    let store = Faulty::broken(Operation::Release, Fault::UNREACHABLE);
     let handler = Handler::ok();
     let outer = by_id(store.clone()).run_limit(secs(1)).lease(secs(60));
-    let inner = by_id(store.clone()).in_flight(InFlight::RetryLater);
+    let inner = refusing(store.clone());
     let inside = around(&inner, handler.clone());
     let late: Arc<Mutex<Option<Sent>>> = Arc::default();
     let kept = late.clone();
@@ -218,7 +208,7 @@ async fn a_run_that_was_dropped_lets_nothing_through() {
 #[tokio::test(start_paused = true)]
 async fn the_run_of_one_event_lets_no_other_through() {
     let (store, handler) = (Faulty::new(), Handler::ok());
-    let layer = by_id(store.clone()).in_flight(InFlight::RetryLater);
+    let layer = refusing(store.clone());
     let inside = around(&layer, handler.clone());
     let forges = between(move |request| {
         let inner = inside.clone();
@@ -287,6 +277,5 @@ async fn in_the_shadow_the_run_outside_is_a_run() {
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(*outcomes.lock().unwrap(), ["shadow-run"]);
     assert_eq!(handler.runs(), 1);
-    let shadow = |event: &DedupEvent| matches!(event, DedupEvent::Shadow { .. });
-    assert_eq!(events.count(shadow), 0);
+    assert_eq!(events.count(is!(Shadow)), 0);
 }

@@ -15,7 +15,9 @@ use tower_webhook_dedup::{
     RequestBody, RunError, WebhookDedupLayer,
 };
 
-use http_support::{Events, Handler, by_id, c0, millis, post, post_body, secs, send, send_later};
+use http_support::{
+    Events, Handler, by_id, c0, millis, post, post_body, refusing, secs, send, send_later,
+};
 use stores::{Call, Fault, Faulty, MemoryStore, remembered};
 
 #[path = "support/http.rs"]
@@ -341,7 +343,7 @@ async fn a_forgotten_event_runs_again() {
 /// R63
 #[tokio::test(start_paused = true)]
 async fn a_running_event_is_forgotten_only_by_force() {
-    let layer = by_id(MemoryStore::new()).in_flight(InFlight::RetryLater);
+    let layer = refusing(MemoryStore::new());
     let handler = Handler::new(|_| async {
         sleep(secs(1)).await;
         200

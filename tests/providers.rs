@@ -11,7 +11,7 @@ use http_body_util::Full;
 use tokio::time::advance;
 use tower::Layer;
 use tower_webhook_dedup::{
-    EventId, Key, KeyBy, MissingId, Operation, Preset, StoreErrorKind, WebhookDedupLayer, providers,
+    EventId, Key, KeyBy, MissingId, Operation, Preset, WebhookDedupLayer, providers,
 };
 
 use fixtures::{Fixture, fixture, fixtures};
@@ -609,7 +609,7 @@ async fn who_takes_4xx_for_the_end_gets_503() {
 async fn who_does_not_retry_is_served_unprotected_when_the_store_fails() {
     for preset in providers::all() {
         let never_retries = ["discord_interactions", "github", "twilio"].contains(&name(&preset));
-        let broken = Fault::Before(StoreErrorKind::Unreachable);
+        let broken = Fault::UNREACHABLE;
         let store = Faulty::broken(Operation::Acquire, broken);
         let service = WebhookDedupLayer::new(store, preset.clone()).layer(Handler::ok());
         let answer = send(&service, events(&preset)[0].request()).await;

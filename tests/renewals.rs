@@ -1,10 +1,10 @@
 //! A lease is renewed for as long as its run goes on, and one that is lost is known to be.
 
 use tokio::time::{Instant, sleep};
-use tower_webhook_dedup::{Begun, Dedup, DedupEvent, Entry, Operation, Record, Release};
+use tower_webhook_dedup::{Begun, Dedup, Entry, Operation, Record, Release};
 
-use engine::{FULL, acquired, e, runtime};
-use http_support::{Events, millis, secs};
+use engine::{acquired, e, patient, paused_runtime};
+use http_support::{Events, is, millis, secs};
 use stores::{Fault, Faulty, MemoryStore};
 
 #[path = "support/engine.rs"]
@@ -14,17 +14,10 @@ mod http_support;
 #[path = "support/stores.rs"]
 mod stores;
 
-fn lease_lost(event: &DedupEvent) -> bool {
-    matches!(event, DedupEvent::LeaseLost { .. })
-}
-
-/// Layers that share an engine can have timeouts that are longer than each other's leases.
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_hangs_holds_up_no_other_lease() {
     let store = Faulty::new();
-    let slow = Dedup::new(store.clone())
-        .lease(secs(60))
-        .store_timeout(secs(15));
+    let slow = patient(&store);
     let fast = slow.clone().lease(secs(2));
     let hanging = acquired(&slow, &e(1)).await;
     let token = hanging.token();
@@ -46,7 +39,7 @@ async fn a_renewal_that_hangs_holds_up_no_other_lease() {
 /// With one runtime ends the task that renews, amid the renewals of leases of another.
 #[test]
 fn a_renewal_that_ends_with_its_runtime_is_sent_again_by_the_next() {
-    let (one, other) = (runtime(), runtime());
+    let (one, other) = (paused_runtime(), paused_runtime());
     let store = Faulty::with(|call| match call.operation {
         Operation::Renew if call.n <= 2 => Fault::Hang,
         _ => Fault::None,
@@ -125,7 +118,7 @@ async fn a_lease_whose_time_has_passed_is_reported_when_it_ends() {
             1 => lease.release(Release::Abandoned).await,
             _ => drop(lease),
         }
-        assert_eq!(events.count(lease_lost), 1, "{ending}");
+        assert_eq!(events.count(is!(LeaseLost)), 1, "{ending}");
     }
 }
 
@@ -139,14 +132,14 @@ async fn a_renewal_that_lands_after_another_run_came_and_went_does_not_hide_it()
     let begun = Instant::now();
     let lease = acquired(&dedup, &e(1)).await;
     store.plan(move |call| match call.operation {
-        Operation::Renew if call.at < begun + millis(1_800) => FULL,
+        Operation::Renew if call.at < begun + millis(1_800) => Fault::FULL,
         Operation::Renew => Fault::Delay(millis(300)),
         _ => Fault::None,
     });
     sleep(millis(2_010)).await;
     drop(acquired(&Dedup::new(store.elsewhere()), &e(1)).await);
     sleep(secs(1)).await;
-    assert_eq!(events.count(lease_lost), 1);
+    assert_eq!(events.count(is!(LeaseLost)), 1);
     assert!(
         lease.complete(Record::new(None, None)).await,
         "all the same"

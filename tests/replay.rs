@@ -22,7 +22,7 @@ use tokio::time::sleep;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     AfterWait, Duplicate, Entry, InFlight, LeaseStore, Limits, Operation, Outcome, Record,
-    RequestBody, StoreErrorKind, WebhookDedupLayer,
+    RequestBody, WebhookDedupLayer,
 };
 
 use http_support::{Answer, by_id, e1, post, post_body, secs, send, send_later};
@@ -531,7 +531,7 @@ async fn an_answer_with_too_many_headers_is_not_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_not_written_yet_has_its_answer() {
-    let fault = Fault::Before(StoreErrorKind::Unreachable);
+    let fault = Fault::UNREACHABLE;
     let store = Faulty::broken(Operation::Complete, fault);
     let layer = replaying(store.clone());
     let service = layer.layer(answering(twiml));
@@ -545,7 +545,7 @@ async fn a_record_that_is_not_written_yet_has_its_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn without_room_for_its_answer_a_record_is_written_later_without() {
-    let fault = Fault::Before(StoreErrorKind::Unreachable);
+    let fault = Fault::UNREACHABLE;
     let store = Faulty::broken(Operation::Complete, fault);
     let layer = replaying(store.clone()).limits(Limits::default().bytes(600));
     let service = layer.layer(answering(|_| twiml(1)));
@@ -563,10 +563,7 @@ async fn without_room_for_its_answer_a_record_is_written_later_without() {
     assert!(layer.drain_handle().drain(secs(60)).await.is_complete());
     assert!(record(&layer).await.answer().is_none());
     // The room is given back.
-    store.plan(move |call| match call.operation {
-        Operation::Complete => fault,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Complete, fault);
     assert_eq!(send(&service, post("e3")).await.brief(), (201, "run"));
     assert_replayed(&send(&service, post("e3")).await);
 }

@@ -3,10 +3,10 @@
 use std::{collections::HashSet, sync::Mutex, time::Duration};
 
 use tokio::time::sleep;
-use tower_webhook_dedup::{Dedup, DedupEvent, Entry, Lease, Operation, Record, Token};
+use tower_webhook_dedup::{Dedup, Entry, Lease, Operation, Record, Token};
 
-use engine::{FULL, acquired, e, is_done};
-use http_support::{Events, millis, secs};
+use engine::{acquired, e, is_done};
+use http_support::{Events, is, millis, secs};
 use stores::{Call, Fault, Faulty};
 
 #[path = "support/engine.rs"]
@@ -29,7 +29,10 @@ struct Rivals<const N: usize> {
 
 impl<const N: usize> Rivals<N> {
     async fn begin(lease: Duration) -> Self {
-        let (store, events) = (Faulty::broken(Operation::Renew, FULL), Events::default());
+        let (store, events) = (
+            Faulty::broken(Operation::Renew, Fault::FULL),
+            Events::default(),
+        );
         let dedup = Dedup::new(store.clone())
             .lease(lease)
             .on_event(events.hook());
@@ -85,7 +88,7 @@ fn once_full(
 ) -> impl Fn(&Call) -> Fault + Send + Sync {
     let tried = Mutex::new(HashSet::new());
     move |call| match call.operation {
-        Operation::Complete if tried.lock().unwrap().insert(call.token) => FULL,
+        Operation::Complete if tried.lock().unwrap().insert(call.token) => Fault::FULL,
         _ => others(call),
     }
 }
@@ -108,7 +111,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_written() {
         rivals
             .store
             .plan(once_full(move |call| match call.operation {
-                Operation::Complete if call.token == holder => FULL,
+                Operation::Complete if call.token == holder => Fault::FULL,
                 // Refused, when all three have succeeded.
                 Operation::Complete => Fault::Delay(millis(100)),
                 _ => Fault::None,
@@ -130,7 +133,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed() {
     for order in [[0, 1, 2], [2, 0, 1], [2, 1, 0]] {
         let mut rivals = Rivals::begin(secs(2)).await;
         rivals.store.plan(|call| match call.operation {
-            Operation::Complete => FULL,
+            Operation::Complete => Fault::FULL,
             // Answered when all three have succeeded.
             Operation::Renew => Fault::Delay(millis(50)),
             _ => Fault::None,
@@ -148,10 +151,7 @@ async fn of_runs_that_succeeded_the_one_that_holds_the_event_is_renewed_in_time(
     for order in [[0, 1, 2], [2, 0, 1], [2, 1, 0]] {
         let mut rivals = Rivals::<3>::begin(millis(600)).await;
         sleep(millis(520)).await;
-        rivals.store.plan(|call| match call.operation {
-            Operation::Complete => FULL,
-            _ => Fault::None,
-        });
+        rivals.store.breaks(Operation::Complete, Fault::FULL);
         for run in order {
             rivals.succeed(run).await;
         }
@@ -170,10 +170,7 @@ async fn of_runs_that_succeeded_none_is_written_where_another_process_holds_the_
     let store = rivals.store.clone();
     sleep(secs(3)).await;
     let other = store.hold(&e(1), secs(60)).await;
-    store.plan(|call| match call.operation {
-        Operation::Complete => FULL,
-        _ => Fault::None,
-    });
+    store.breaks(Operation::Complete, Fault::FULL);
     let before = store.count(Operation::Renew);
     for run in 0..2 {
         rivals.succeed(run).await;
@@ -208,8 +205,7 @@ async fn of_runs_that_succeeded_one_is_written_once() {
     sleep(secs(5)).await;
     assert!(is_done(&rivals.store, &e(1)).await);
     assert_eq!(rivals.store.count(Operation::Complete), 4);
-    let written = |event: &DedupEvent| matches!(event, DedupEvent::Completed { .. });
-    assert_eq!(rivals.events.count(written), 1);
+    assert_eq!(rivals.events.count(is!(Completed)), 1);
 }
 
 /// Its lease was being renewed when another run succeeded: it is not let go of.
@@ -218,7 +214,7 @@ async fn of_runs_that_succeeded_none_is_released() {
     let mut rivals = Rivals::begin(secs(2)).await;
     let holder = rivals.holder;
     rivals.store.plan(move |call| match call.operation {
-        Operation::Complete => FULL,
+        Operation::Complete => Fault::FULL,
         Operation::Renew if call.token == holder => Fault::Delay(millis(50)),
         Operation::Renew => Fault::Delay(millis(100)),
         _ => Fault::None,

@@ -3,29 +3,25 @@
 
 use std::time::Duration;
 
-use tokio::{
-    runtime::Builder,
-    time::{Instant, sleep},
-};
+use tokio::time::{Instant, sleep};
 use tower::Layer;
 use tower_webhook_dedup::{
-    AfterWait, Begun, Dedup, DedupEvent, Entry, InFlight, LeaseStore, Operation, Outcome, Record,
-    Refusal, Release, StoreErrorKind,
+    AfterWait, Begun, Dedup, Entry, InFlight, LeaseStore, Operation, Record, Refusal, Release,
+    StoreErrorKind,
 };
 
-use http_support::{Events, Handler, by_id, e1, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty, cached};
+use http_support::{
+    Events, Handler, by_id, e1, is, millis, post, refusing, secs, send, send_later,
+};
+use runtime::paused_runtime;
+use stores::{Fault, Faulty, cached};
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/runtime.rs"]
+mod runtime;
 #[path = "support/stores.rs"]
 mod stores;
-
-/// `C0` with events told by their id alone, so that a test can name the key of one.
-const NO_RENEWALS: fn(&Call) -> Fault = |call| match call.operation {
-    Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
-    _ => Fault::None,
-};
 
 /// The run is over in time, for all that its process knows of renewals; the store is slow to hear of
 /// it.
@@ -93,7 +89,7 @@ async fn a_storm_on_an_event_that_runs_here_makes_no_store_call() {
 async fn a_duplicate_of_a_run_here_hears_what_one_elsewhere_hears() {
     for lease in [millis(1500), secs(3), secs(60)] {
         let (store, handler) = (Faulty::new(), Handler::first_then(secs(60), 200, 200));
-        let policy = |store| by_id(store).in_flight(InFlight::RetryLater).lease(lease);
+        let policy = |store| refusing(store).lease(lease);
         let here = policy(store.clone()).layer(handler.clone());
         let elsewhere = policy(store.elsewhere()).layer(handler.clone());
         send_later(&here, post("e1"));
@@ -177,10 +173,7 @@ async fn waiting_duplicates_are_answered_at_once_when_the_run_here_ends() {
 /// A run that is cut off is released by a task, which may take a moment longer than the standby.
 #[tokio::test(start_paused = true)]
 async fn a_standby_looks_again_soon_when_the_run_here_is_cut_off() {
-    let store = Faulty::with(|call| match call.operation {
-        Operation::Release => Fault::Delay(millis(100)),
-        _ => Fault::None,
-    });
+    let store = Faulty::broken(Operation::Release, Fault::Delay(millis(100)));
     let (layer, handler) = (by_id(store.clone()).lease(secs(120)), Handler::ok());
     let Begun::Acquired(lease) = layer.dedup().begin(&e1()).await.unwrap() else {
         panic!("nobody holds it");
@@ -201,10 +194,12 @@ async fn a_standby_looks_again_soon_when_the_run_here_is_cut_off() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lease_is_not_answered_from() {
-    let (store, events) = (Faulty::with(NO_RENEWALS), Events::default());
+    let (store, events) = (
+        Faulty::broken(Operation::Renew, Fault::UNREACHABLE),
+        Events::default(),
+    );
     let handler = Handler::first_then(secs(30), 200, 200);
-    let service = by_id(store.clone())
-        .in_flight(InFlight::RetryLater)
+    let service = refusing(store.clone())
         .on_event(events.hook())
         .layer(handler.clone());
     let first = send_later(&service, post("e1"));
@@ -221,8 +216,7 @@ async fn a_lost_lease_is_not_answered_from() {
     let duplicate = send(&service, post("e1")).await;
     assert_eq!(duplicate.brief(), (503, "in-flight"));
     assert_eq!(store.count(Operation::Acquire), 2, "the store was asked");
-    let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
-    assert_eq!(events.count(lost), 1);
+    assert_eq!(events.count(is!(LeaseLost)), 1);
 
     let (key, record, by) = (e1(), Record::new(None, None), Instant::now() + secs(1));
     let completed = other.complete(&key, token, &record, secs(60), by);
@@ -236,7 +230,7 @@ async fn a_lost_lease_is_not_answered_from() {
 /// The lease ran out without any renewal or look that could have told.
 #[tokio::test(start_paused = true)]
 async fn an_event_whose_lease_ran_out_here_runs_again_here() {
-    let store = Faulty::with(NO_RENEWALS);
+    let store = Faulty::broken(Operation::Renew, Fault::UNREACHABLE);
     let handler = Handler::first_then(secs(30), 200, 201);
     let service = by_id(store.clone()).layer(handler.clone());
     send_later(&service, post("e1"));
@@ -278,7 +272,7 @@ async fn a_late_reply_does_not_begin_a_second_run_here() {
 /// The late end of a run whose lease was lost leaves the next one alone.
 #[tokio::test(start_paused = true)]
 async fn a_late_end_here_does_not_end_what_is_known_of_the_next_run() {
-    let store = Faulty::with(NO_RENEWALS);
+    let store = Faulty::broken(Operation::Renew, Fault::UNREACHABLE);
     let handler = Handler::new(|run| async move {
         let time = if run.n == 1 { secs(5) } else { secs(60) };
         sleep(time).await;
@@ -337,8 +331,11 @@ async fn an_event_whose_lease_an_operator_took_away_runs_again_here() {
 
     assert!(layer.dedup().forget(&e1(), true).await.unwrap());
     assert_eq!(send(&service, post("e1")).await.brief(), (201, "run"));
-    let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
-    assert_eq!(events.count(lost), 1, "the first run learns of it at once");
+    assert_eq!(
+        events.count(is!(LeaseLost)),
+        1,
+        "the first run learns of it at once"
+    );
     assert_eq!(first.await.unwrap().brief(), (200, "run"));
     match store.entry(&e1()).await {
         Some(Entry::Done { record, .. }) => assert_eq!(record.status(), Some(201)),
@@ -379,10 +376,7 @@ async fn while_draining_duplicates_of_a_run_here_are_refused_and_its_standby_sti
     let drained = tokio::spawn(async move { drain.drain(secs(60)).await });
     sleep(millis(10)).await;
     let duplicate = send(&service, post("e1")).await;
-    let refusal = match duplicate.outcome() {
-        Outcome::InFlight(refusal) => refusal,
-        other => panic!("{other:?}"),
-    };
+    let refusal = duplicate.refusal();
     assert!(matches!(refusal, Refusal::Draining { .. }), "{refusal:?}");
     assert_eq!(store.count(Operation::Acquire), 1);
 
@@ -395,10 +389,6 @@ async fn while_draining_duplicates_of_a_run_here_are_refused_and_its_standby_sti
 
 #[test]
 fn a_run_whose_runtime_ended_is_not_answered_from() {
-    let runtime = || {
-        let mut builder = Builder::new_current_thread();
-        builder.enable_time().start_paused(true).build().unwrap()
-    };
     let store = Faulty::new();
     let handler = Handler::new(|run| async move {
         if run.n == 1 {
@@ -406,16 +396,14 @@ fn a_run_whose_runtime_ended_is_not_answered_from() {
         }
         200
     });
-    let service = by_id(store.clone())
-        .in_flight(InFlight::RetryLater)
-        .layer(handler.clone());
-    let first = runtime();
+    let service = refusing(store.clone()).layer(handler.clone());
+    let first = paused_runtime();
     first.block_on(async {
         send_later(&service, post("e1"));
         handler.began(1).await;
     });
     drop(first);
-    runtime().block_on(async {
+    paused_runtime().block_on(async {
         // It may be released by now, or its lease has to run out.
         let end = Instant::now() + secs(3);
         while send(&service, post("e1")).await.brief() != (200, "run") {

@@ -9,10 +9,9 @@ use tokio::{
 use tower::Layer;
 use tower_webhook_dedup::{
     Begun, Dedup, DedupEvent, Entry, InFlight, LeaseStore, Limits, Operation, Record,
-    StoreErrorKind,
 };
 
-use http_support::{Events, Handler, Run, by_id, c0, e1, millis, post, secs, send};
+use http_support::{Events, Handler, Run, by_id, c0, e1, is, millis, post, refusing, secs, send};
 use standbys::{done, first_in_flight, form, form_bytes, forms, signed};
 use stores::{Fault, Faulty, MemoryStore};
 
@@ -133,9 +132,7 @@ async fn an_acknowledged_event_of_a_dead_process_completes_one_lease_later() {
 #[tokio::test(start_paused = true)]
 async fn an_event_of_a_dead_process_is_refused_for_one_lease_at_most() {
     let (store, handler) = (Faulty::new(), Handler::ok());
-    let service = by_id(store.clone())
-        .in_flight(InFlight::RetryLater)
-        .layer(handler.clone());
+    let service = refusing(store.clone()).layer(handler.clone());
     store.hold(&e1(), secs(2)).await;
     sleep(secs(1)).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "in-flight"));
@@ -195,7 +192,7 @@ async fn after_failures_of_its_own_pauses_grow_up_to_a_minute() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_fails_for_hours_does_not_end_a_standby() {
-    for fault in [Fault::Hang, Fault::Before(StoreErrorKind::Unreachable)] {
+    for fault in [Fault::Hang, Fault::UNREACHABLE] {
         let (store, events) = (Faulty::new(), Events::default());
         let handler = Handler::ok();
         store.hold(&e1(), secs(2)).await;
@@ -220,7 +217,7 @@ async fn a_store_that_fails_for_hours_does_not_end_a_standby() {
 #[tokio::test(start_paused = true)]
 async fn after_trouble_in_the_store_a_standby_looks_again_soon() {
     let store = Faulty::with(|call| match (call.operation, call.n) {
-        (Operation::Acquire, 6) => Fault::Before(StoreErrorKind::Unreachable),
+        (Operation::Acquire, 6) => Fault::UNREACHABLE,
         _ => Fault::None,
     });
     let (layer, other) = (by_id(store.clone()), Dedup::new(store.elsewhere()));
@@ -283,9 +280,7 @@ async fn nobody_is_acknowledged_on_a_standby_that_has_ended() {
             assert_eq!(send(&service, form(1)).await.brief(), (200, "standby"));
             sleep(secs(30)).await;
             let log: Vec<_> = events.all().into_iter().map(|(_, event)| event).collect();
-            let joined = log
-                .iter()
-                .rposition(|event| matches!(event, DedupEvent::StoodBy { .. }));
+            let joined = log.iter().rposition(is!(StoodBy));
             let lost = log
                 .iter()
                 .rposition(|event| matches!(event, DedupEvent::Lost(_)));
@@ -388,10 +383,7 @@ async fn a_run_of_a_standby_past_its_limit_does_not_end_it() {
     send(&service, post("e1")).await;
     handler.has_ended(1).await;
     assert_eq!(handler.runs(), 2);
-    assert_eq!(
-        events.count(|event| matches!(event, DedupEvent::RunLimit { .. })),
-        1
-    );
+    assert_eq!(events.count(is!(RunLimit)), 1);
     assert!(events.lost().is_empty());
 }
 

@@ -9,15 +9,18 @@ use tokio::{
 };
 use tower::Layer;
 use tower_webhook_dedup::{
-    Begun, Dedup, DedupEvent, Key, Limits, LostReason, Operation, Outcome, Record, Refusal,
+    Begun, Dedup, DedupEvent, Key, Limits, LostReason, Operation, Record, Refusal,
 };
 
-use http_support::{Answer, Events, Handler, by_id, e1, millis, post, secs, send};
+use http_support::{Events, Handler, by_id, e1, millis, post, secs, send};
+use runtime::paused_runtime;
 use standbys::{done, form, form_bytes};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
 mod http_support;
+#[path = "support/runtime.rs"]
+mod runtime;
 #[path = "support/standby.rs"]
 mod standbys;
 #[path = "support/stores.rs"]
@@ -127,13 +130,6 @@ async fn a_standby_joined_during_its_last_look_is_not_lost() {
     assert!(events.lost().is_empty());
     sleep(secs(2)).await;
     assert_eq!(events.lost()[0].reason, LostReason::TooOld);
-}
-
-fn refusal(answer: &Answer) -> Refusal {
-    match answer.outcome() {
-        Outcome::InFlight(refusal) => refusal,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// The age counts from the last promise, be it for another request or the same.
@@ -270,7 +266,7 @@ async fn while_draining_no_promise_is_made() {
     let refused = send(&service, post("e1")).await;
     assert_eq!(refused.brief(), (503, "in-flight"));
     assert!(refused.headers.contains_key("retry-after"));
-    assert!(matches!(refusal(&refused), Refusal::Draining { .. }));
+    assert!(matches!(refused.refusal(), Refusal::Draining { .. }));
     // What is not in flight still runs.
     assert_eq!(send(&service, post("e2")).await.brief(), (200, "run"));
     sleep(secs(60)).await;
@@ -337,11 +333,7 @@ fn a_runtime_that_ends_under_a_standby_loses_it_with_a_report() {
     let (store, events) = (Faulty::new(), Events::default());
     let layer = by_id(store.clone()).on_event(events.hook());
     let service = layer.layer(Handler::ok());
-    let runtime = Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
+    let runtime = paused_runtime();
     runtime.block_on(async {
         store.hold(&e1(), secs(3600)).await;
         assert_eq!(send(&service, post("e1")).await.brief(), (200, "standby"));

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use tokio::{runtime::Builder, time::sleep};
 use tower::Layer;
-use tower_webhook_dedup::{Key, Limits, Outcome, Refusal};
+use tower_webhook_dedup::{Key, Limits, Refusal};
 
 use http_support::{
-    Answer, Events, Handler, Run, by_id, e1, millis, post, post_body, secs, send, send_later,
+    Events, Handler, Run, by_id, e1, millis, post, post_body, secs, send, send_later,
 };
 use standbys::{done, form, forms, signed};
 use stores::{Faulty, MemoryStore};
@@ -135,13 +135,6 @@ async fn a_request_that_joins_a_standby_between_its_runs_is_tried_next() {
     assert!(done(&store, &e1()).await.is_some());
 }
 
-fn refusal(answer: &Answer) -> Refusal {
-    match answer.outcome() {
-        Outcome::InFlight(refusal) => refusal,
-        other => panic!("{other:?}"),
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn no_promise_is_made_beyond_the_number_of_standbys() {
     let (store, handler) = (Faulty::new(), Handler::ok());
@@ -155,7 +148,7 @@ async fn no_promise_is_made_beyond_the_number_of_standbys() {
     let refused = send(&service, post("e2")).await;
     assert_eq!(refused.brief(), (503, "in-flight"));
     assert_eq!(refused.header("retry-after"), Some("2"));
-    assert!(matches!(refusal(&refused), Refusal::NoRoom { .. }));
+    assert!(matches!(refused.refusal(), Refusal::NoRoom { .. }));
     // One more of the first event needs no other standby.
     assert_eq!(send(&service, form(2)).await.brief(), (200, "standby"));
 
@@ -185,7 +178,7 @@ async fn no_promise_is_made_beyond_the_bytes_that_may_be_held() {
         }
         let refused = send(&service, big(&ids[2])).await;
         assert_eq!(refused.brief(), (503, "in-flight"));
-        assert!(matches!(refusal(&refused), Refusal::NoRoom { .. }));
+        assert!(matches!(refused.refusal(), Refusal::NoRoom { .. }));
         assert!(refused.headers.contains_key("retry-after"));
         sleep(secs(60)).await;
         // The bytes are given back with the standbys.
@@ -218,7 +211,7 @@ async fn a_request_that_is_stood_by_for_is_acknowledged_again_without_room() {
         .layer(Handler::ok());
     assert_eq!(send(&service, form(1)).await.brief(), (200, "standby"));
     let other = send(&service, form(2)).await;
-    assert!(matches!(refusal(&other), Refusal::NoRoom { .. }));
+    assert!(matches!(other.refusal(), Refusal::NoRoom { .. }));
     assert_eq!(send(&service, form(1)).await.brief(), (200, "standby"));
 }
 

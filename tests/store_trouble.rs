@@ -15,12 +15,14 @@ use tokio::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tower_webhook_dedup::{
-    DedupEvent, Entry, Error, InFlight, Key, LeaseStore, OnDisconnect, Operation, Outcome, Refusal,
-    RequestBody, ResponseBody, StoreErrorKind, StoreFailure, Unprotected, WebhookDedupLayer,
+    DedupEvent, Entry, Error, Key, OnDisconnect, Operation, Outcome, Refusal, RequestBody,
+    ResponseBody, StoreErrorKind, StoreFailure, Unprotected,
 };
 
-use http_support::{Answer, Events, Handler, Run, by_id, e1, millis, post, secs, send, send_later};
-use stores::{Call, Fault, Faulty};
+use http_support::{
+    Answer, Events, Handler, Run, e1, is, millis, post, refusing, secs, send, send_later,
+};
+use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
 mod http_support;
@@ -39,10 +41,6 @@ const KINDS: [StoreErrorKind; 6] = [
     StoreErrorKind::BadReply,
 ];
 
-fn layer<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
-    by_id(store).in_flight(InFlight::RetryLater)
-}
-
 fn store_error(answer: &Answer) -> Error {
     match answer.outcome() {
         Outcome::Refused(Refusal::StoreFailed { error, .. })
@@ -56,7 +54,7 @@ fn store_error(answer: &Answer) -> Error {
 async fn a_store_that_hangs_is_refused_within_its_timeout() {
     let handler = Handler::ok();
     let store = Faulty::with(|_| Fault::Hang);
-    let service = layer(store.clone()).layer(handler.clone());
+    let service = refusing(store.clone()).layer(handler.clone());
     for _ in 0..2 {
         let asked = Instant::now();
         let answer = send(&service, post("e1")).await;
@@ -78,7 +76,7 @@ async fn a_store_that_hangs_is_refused_within_its_timeout() {
 #[tokio::test(start_paused = true)]
 async fn five_hundred_requests_of_a_store_that_hangs_are_answered_within_its_timeout() {
     let store = Faulty::with(|_| Fault::Late(secs(3)));
-    let service = layer(store.clone()).layer(Handler::ok());
+    let service = refusing(store.clone()).layer(Handler::ok());
     let asked = Instant::now();
     let mut answers = JoinSet::new();
     for n in 0..500 {
@@ -107,7 +105,7 @@ async fn a_handlers_answer_waits_for_a_hanging_store_no_longer_than_its_timeout(
         for fault in [Fault::Hang, Fault::HangAfter] {
             let store = Faulty::broken(operation, fault);
             let handler = Handler::first_then(secs(1), status, status);
-            let service = layer(store).layer(handler);
+            let service = refusing(store).layer(handler);
             let asked = Instant::now();
             let answer = send(&service, post("e1")).await;
             assert_eq!(answer.brief(), (status, "run"));
@@ -118,7 +116,7 @@ async fn a_handlers_answer_waits_for_a_hanging_store_no_longer_than_its_timeout(
 
 #[tokio::test(start_paused = true)]
 async fn looking_at_an_event_fails_within_the_timeout_of_its_store() {
-    let dedup = layer(Faulty::with(|_| Fault::Hang)).dedup();
+    let dedup = refusing(Faulty::with(|_| Fault::Hang)).dedup();
     let asked = Instant::now();
     let error = dedup.inspect(&e1()).await.unwrap_err();
     assert_eq!(error.operation(), Operation::Inspect);
@@ -136,7 +134,7 @@ async fn the_policy_meets_each_kind_of_trouble_by_name() {
             Events::default(),
         );
         let handler = Handler::ok();
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .on_event(events.hook())
             .layer(handler.clone());
         let answer = send(&service, post("e1")).await;
@@ -163,7 +161,7 @@ async fn forwarded_past_a_failing_store_a_request_runs_each_time() {
     for fault in [
         Fault::Hang,
         Fault::HangAfter,
-        Fault::Before(StoreErrorKind::Unreachable),
+        Fault::UNREACHABLE,
         Fault::After(StoreErrorKind::Unreachable),
     ] {
         let store = Faulty::with(move |_| fault);
@@ -174,7 +172,7 @@ async fn forwarded_past_a_failing_store_a_request_runs_each_time() {
             assert!(lost.is_err(), "there is no lease to lose");
             200
         });
-        let service = layer(store.clone())
+        let service = refusing(store.clone())
             .store_failure(StoreFailure::Forward)
             .layer(handler.clone());
         let asked = Instant::now();
@@ -198,7 +196,9 @@ async fn an_acquire_without_a_reply_is_released_in_the_background() {
         Operation::Acquire if call.n == 1 => Fault::After(StoreErrorKind::Unreachable),
         _ => Fault::None,
     });
-    let service = layer(store.clone()).lease(secs(3600)).layer(Handler::ok());
+    let service = refusing(store.clone())
+        .lease(secs(3600))
+        .layer(Handler::ok());
     assert_eq!(send(&service, post("e1")).await.brief(), (503, "refused"));
     sleep(millis(10)).await;
     assert!(store.entry(&e1()).await.is_none());
@@ -210,9 +210,9 @@ async fn an_acquire_without_a_reply_is_released_in_the_background() {
 async fn background_releases_outlast_trouble_and_end_with_the_lease() {
     let store = Faulty::with(|call| match call.operation {
         Operation::Acquire => Fault::HangAfter,
-        _ => Fault::Before(StoreErrorKind::Unreachable),
+        _ => Fault::UNREACHABLE,
     });
-    let layer = layer(store.clone()).lease(secs(60));
+    let layer = refusing(store.clone()).lease(secs(60));
     let service = layer.layer(Handler::ok());
     send(&service, post("e1")).await;
     sleep(secs(30)).await;
@@ -222,7 +222,7 @@ async fn background_releases_outlast_trouble_and_end_with_the_lease() {
 
     store.plan(|call| match call.operation {
         Operation::Acquire => Fault::HangAfter,
-        _ => Fault::Before(StoreErrorKind::Unreachable),
+        _ => Fault::UNREACHABLE,
     });
     send(&service, post("e2")).await;
     // A drain waits for them only briefly: the lease runs out by itself.
@@ -231,19 +231,17 @@ async fn background_releases_outlast_trouble_and_end_with_the_lease() {
     assert!(asked.elapsed() < secs(4));
 }
 
-const NO_COMPLETIONS: fn(&Call) -> Fault = |call| match call.operation {
-    Operation::Complete => Fault::Before(StoreErrorKind::OutOfMemory),
-    _ => Fault::None,
-};
-
 /// R19
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_cannot_be_written_is_kept_and_written_later() {
-    let (store, events) = (Faulty::with(NO_COMPLETIONS), Events::default());
+    let (store, events) = (
+        Faulty::broken(Operation::Complete, Fault::FULL),
+        Events::default(),
+    );
     let handler = Handler::first_then(millis(300), 200, 500);
-    let layer_here = layer(store.clone()).on_event(events.hook());
+    let layer_here = refusing(store.clone()).on_event(events.hook());
     let here = layer_here.layer(handler.clone());
-    let elsewhere = layer(store.elsewhere()).layer(handler.clone());
+    let elsewhere = refusing(store.elsewhere()).layer(handler.clone());
 
     let asked = Instant::now();
     assert_eq!(send(&here, post("e1")).await.brief(), (200, "run"));
@@ -267,9 +265,13 @@ async fn a_completion_that_cannot_be_written_is_kept_and_written_later() {
     assert_eq!(send(&here, post("e1")).await.brief(), (200, "duplicate"));
     assert_eq!(handler.runs(), 1);
     assert_eq!(store.count(Operation::Release), 0);
-    let pending = |event: &DedupEvent| matches!(event, DedupEvent::CompletionPending { .. });
-    let written = |event: &DedupEvent| matches!(event, DedupEvent::Completed { .. });
-    assert_eq!((events.count(pending), events.count(written)), (1, 1));
+    assert_eq!(
+        (
+            events.count(is!(CompletionPending)),
+            events.count(is!(Completed))
+        ),
+        (1, 1)
+    );
     assert!(layer_here.drain_handle().drain(secs(1)).await.is_complete());
 }
 
@@ -281,13 +283,12 @@ async fn a_completion_whose_reply_was_lost_is_written_once() {
         Operation::Complete if call.n < 3 => Fault::After(StoreErrorKind::Unreachable),
         _ => Fault::None,
     });
-    let layer = layer(store.clone()).on_event(events.hook());
+    let layer = refusing(store.clone()).on_event(events.hook());
     let service = layer.layer(Handler::ok());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert!(layer.drain_handle().drain(secs(20)).await.is_complete());
     assert!(matches!(store.entry(&e1()).await, Some(Entry::Done { .. })));
-    let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
-    assert_eq!(events.count(lost), 0);
+    assert_eq!(events.count(is!(LeaseLost)), 0);
 }
 
 /// R19: another process ran the event meanwhile; its record stands.
@@ -295,14 +296,14 @@ async fn a_completion_whose_reply_was_lost_is_written_once() {
 async fn a_pending_completion_gives_way_to_another_owner() {
     let (store, events) = (Faulty::new(), Events::default());
     store.plan(|call| match call.operation {
-        Operation::Complete | Operation::Renew => Fault::Before(StoreErrorKind::Unreachable),
+        Operation::Complete | Operation::Renew => Fault::UNREACHABLE,
         _ => Fault::None,
     });
-    let layer_here = layer(store.clone()).on_event(events.hook());
+    let layer_here = refusing(store.clone()).on_event(events.hook());
     let here = layer_here.layer(Handler::ok());
     send(&here, post("e1")).await;
     sleep(secs(3)).await;
-    let elsewhere = layer(store.elsewhere()).layer(Handler::statuses([202]));
+    let elsewhere = refusing(store.elsewhere()).layer(Handler::statuses([202]));
     assert_eq!(send(&elsewhere, post("e1")).await.brief(), (202, "run"));
     store.heal();
     sleep(secs(10)).await;
@@ -310,27 +311,25 @@ async fn a_pending_completion_gives_way_to_another_owner() {
         panic!("not done");
     };
     assert_eq!(record.status(), Some(202));
-    let lost = |event: &DedupEvent| matches!(event, DedupEvent::LeaseLost { .. });
-    assert_eq!(events.count(lost), 1);
+    assert_eq!(events.count(is!(LeaseLost)), 1);
     assert!(layer_here.drain_handle().drain(secs(1)).await.is_complete());
-}
-
-fn dropped(event: &DedupEvent) -> bool {
-    matches!(event, DedupEvent::CompletionDropped { .. })
 }
 
 /// R19: if it never lands, that is reported.
 #[tokio::test(start_paused = true)]
 async fn a_completion_that_is_never_written_is_dropped_with_a_report_after_ten_minutes() {
-    let (store, events) = (Faulty::with(NO_COMPLETIONS), Events::default());
-    let layer = layer(store.clone()).on_event(events.hook());
+    let (store, events) = (
+        Faulty::broken(Operation::Complete, Fault::FULL),
+        Events::default(),
+    );
+    let layer = refusing(store.clone()).on_event(events.hook());
     let service = layer.layer(Handler::ok());
     send(&service, post("e1")).await;
     sleep(secs(595)).await;
-    assert_eq!(events.count(dropped), 0);
+    assert_eq!(events.count(is!(CompletionDropped)), 0);
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "duplicate"));
     sleep(secs(15)).await;
-    assert_eq!(events.count(dropped), 1);
+    assert_eq!(events.count(is!(CompletionDropped)), 1);
     assert_eq!(store.count(Operation::Release), 0);
     assert!(layer.drain_handle().drain(millis(1)).await.is_complete());
 }
@@ -338,9 +337,12 @@ async fn a_completion_that_is_never_written_is_dropped_with_a_report_after_ten_m
 /// R19
 #[tokio::test(start_paused = true)]
 async fn beyond_4096_pending_completions_the_oldest_is_dropped_with_a_report() {
-    let (store, events) = (Faulty::with(NO_COMPLETIONS), Events::default());
+    let (store, events) = (
+        Faulty::broken(Operation::Complete, Fault::FULL),
+        Events::default(),
+    );
     let handler = Handler::ok();
-    let service = layer(store.clone())
+    let service = refusing(store.clone())
         .on_event(events.hook())
         .layer(handler.clone());
     for n in 0..4_098 {
@@ -366,7 +368,7 @@ async fn beyond_4096_pending_completions_the_oldest_is_dropped_with_a_report() {
 async fn an_event_whose_future_is_dropped_while_completing_is_never_released() {
     for policy in [OnDisconnect::Finish, OnDisconnect::Cancel] {
         let store = Faulty::broken(Operation::Complete, Fault::Hang);
-        let layer = layer(store.clone()).on_disconnect(policy);
+        let layer = refusing(store.clone()).on_disconnect(policy);
         let service = layer.layer(Handler::ok());
         let answer = send_later(&service, post("e1"));
         store.called(Operation::Complete, 1).await;
@@ -383,8 +385,8 @@ async fn an_event_whose_future_is_dropped_while_completing_is_never_released() {
 /// R63 meets R19.
 #[tokio::test(start_paused = true)]
 async fn a_pending_completion_can_be_forgotten() {
-    let store = Faulty::with(NO_COMPLETIONS);
-    let layer = layer(store.clone());
+    let store = Faulty::broken(Operation::Complete, Fault::FULL);
+    let layer = refusing(store.clone());
     let handler = Handler::ok();
     let service = layer.layer(handler.clone());
     send(&service, post("e1")).await;
@@ -410,7 +412,7 @@ async fn a_store_that_panics_is_a_store_that_failed() {
             }
         });
         let handler = Handler::statuses([status, 200]);
-        let layer = layer(store.clone()).lease(secs(3600));
+        let layer = refusing(store.clone()).lease(secs(3600));
         let service = layer.layer(handler.clone());
         let first = match operation {
             Operation::Acquire => (503, "refused"),
@@ -433,10 +435,10 @@ async fn a_store_that_panics_is_a_store_that_failed() {
 async fn a_panic_in_the_background_does_not_end_background_work() {
     let store = Faulty::with(|call| match call.operation {
         Operation::Complete if call.n == 2 => Fault::Panic,
-        Operation::Complete if call.n < 6 => Fault::Before(StoreErrorKind::Unreachable),
+        Operation::Complete if call.n < 6 => Fault::UNREACHABLE,
         _ => Fault::None,
     });
-    let layer = layer(store.clone());
+    let layer = refusing(store.clone());
     let service = layer.layer(Handler::ok());
     send(&service, post("e1")).await;
     sleep(secs(10)).await;
@@ -495,7 +497,7 @@ async fn a_transaction_outside_the_layer_loses_the_event_when_it_rolls_back() {
     for (time, commits) in [(millis(1), false), (secs(15), true)] {
         let ledger = Ledger::default();
         let handler = writing(&ledger, time);
-        let service = layer(Faulty::new()).layer(handler.clone());
+        let service = refusing(Faulty::new()).layer(handler.clone());
         let outside = |commits| {
             let ledger = ledger.clone();
             let unit = service
@@ -525,7 +527,7 @@ async fn a_transaction_inside_the_layer_runs_again_when_it_rolls_back() {
             async move { Ok::<_, Infallible>(answer.await) }
         }
     });
-    let service = layer(Faulty::new()).layer(inside);
+    let service = refusing(Faulty::new()).layer(inside);
     assert_eq!(send(&service, post("e1")).await.brief(), (500, "run"));
     assert!(ledger.lock().unwrap().is_empty());
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
@@ -537,7 +539,7 @@ async fn a_transaction_inside_the_layer_runs_again_when_it_rolls_back() {
 #[tokio::test(start_paused = true)]
 async fn a_process_whose_store_hangs_drains_all_the_same() {
     let store = Faulty::new();
-    let layer = layer(store.clone());
+    let layer = refusing(store.clone());
     let service = layer.layer(Handler::statuses([500]));
     store.plan(|call| match call.operation {
         Operation::Acquire => Fault::None,

@@ -105,7 +105,7 @@ impl Drop for Running {
 fn trouble(call: &Call) -> Fault {
     let soon = millis(fastrand::u64(1..100));
     match fastrand::u8(..) {
-        0..3 => Fault::Before(StoreErrorKind::Unreachable),
+        0..3 => Fault::UNREACHABLE,
         3..6 => Fault::After(StoreErrorKind::Unreachable),
         6..8 => Fault::Hang,
         8..10 => Fault::HangAfter,

@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::Layer;
-use tower_webhook_dedup::{AfterWait, InFlight, Limits, Operation, StoreErrorKind};
+use tower_webhook_dedup::{AfterWait, InFlight, Limits, Operation};
 
 use http_support::{Handler, by_id, e1, millis, post, secs, send, send_later};
 use standbys::first_in_flight;
@@ -126,7 +126,7 @@ async fn a_waiting_duplicate_outlasts_trouble_in_the_store() {
     let (store, handler) = (Faulty::new(), Handler::ok());
     store.hold(&e1(), secs(2)).await;
     store.plan(|call| match call.n {
-        2..=4 => Fault::Before(StoreErrorKind::Unreachable),
+        2..=4 => Fault::UNREACHABLE,
         5 => Fault::Hang,
         _ => Fault::None,
     });

@@ -9,25 +9,21 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
-use tokio::runtime::{Builder, Runtime};
-use tower_webhook_dedup::{Begun, Dedup, Entry, Key, Lease, LeaseStore, Ran, StoreErrorKind};
+use tower_webhook_dedup::{Begun, Dedup, Entry, Key, Lease, LeaseStore, Ran};
 
-use crate::stores::{Fault, Faulty};
+use crate::stores::Faulty;
 
-pub(crate) const FULL: Fault = Fault::Before(StoreErrorKind::OutOfMemory);
+#[allow(unused_imports, reason = "not all of it is needed everywhere")]
+pub(crate) use runtime::paused_runtime;
+
+#[path = "runtime.rs"]
+mod runtime;
 
 pub(crate) fn e(n: usize) -> Key {
     Key::new("t", format!("e{n}"))
-}
-
-pub(crate) fn runtime() -> Runtime {
-    Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap()
 }
 
 /// Acquires the event, and expects to get it.
@@ -57,4 +53,12 @@ pub(crate) fn tasks(dedup: &Dedup<Faulty>) -> impl Fn() -> usize + use<> {
         task
     });
     move || tasks.load(Ordering::SeqCst)
+}
+
+/// Layers that share an engine can have timeouts that are longer than each other's leases: this one's
+/// is 15 seconds, and its clones may shorten their leases.
+pub(crate) fn patient(store: &Faulty) -> Dedup<Faulty> {
+    let lease = Duration::from_secs(60);
+    let dedup = Dedup::new(store.clone()).lease(lease);
+    dedup.store_timeout(Duration::from_secs(15))
 }

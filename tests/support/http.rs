@@ -19,9 +19,15 @@ use http_body_util::{BodyExt, Full};
 use tokio::{sync::watch, task::JoinHandle, time::Instant};
 use tower::{Service, ServiceExt};
 use tower_webhook_dedup::{
-    DedupEvent, Delivery, EventId, Key, KeyBy, LeaseStore, Lost, Outcome, RequestBody,
+    AfterWait, Delivery, EventId, InFlight, Key, KeyBy, LeaseStore, Outcome, Refusal, RequestBody,
     WebhookDedupLayer,
 };
+
+#[allow(unused_imports, reason = "not all of it is needed everywhere")]
+pub(crate) use events::{Events, is};
+
+#[path = "events.rs"]
+mod events;
 
 /// `P(id)` of the cases.
 pub(crate) fn post(id: &str) -> Request<Full<Bytes>> {
@@ -49,6 +55,21 @@ pub(crate) fn c0<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
 /// `C0` with events told by their id alone, so that a test can hold one from outside.
 pub(crate) fn by_id<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
     c0(store).key_by(KeyBy::Id)
+}
+
+/// The same, but duplicates in flight are refused.
+pub(crate) fn refusing<St: LeaseStore>(store: St) -> WebhookDedupLayer<St> {
+    by_id(store).in_flight(InFlight::RetryLater)
+}
+
+/// Each way to treat duplicates in flight.
+pub(crate) fn in_flight_policies() -> [InFlight; 3] {
+    let (max, then) = (secs(1), AfterWait::Acknowledge);
+    [
+        InFlight::Acknowledge,
+        InFlight::RetryLater,
+        InFlight::Wait { max, then },
+    ]
 }
 
 /// The key of `e1` there.
@@ -230,6 +251,14 @@ impl Answer {
     pub(crate) fn outcome(&self) -> Outcome {
         self.extensions.get::<Outcome>().unwrap().clone()
     }
+
+    /// Why this duplicate in flight was refused.
+    pub(crate) fn refusal(&self) -> Refusal {
+        match self.outcome() {
+            Outcome::InFlight(refusal) => refusal,
+            other => panic!("{other:?}"),
+        }
+    }
 }
 
 /// Sends a request and reads the whole answer.
@@ -266,33 +295,12 @@ where
     tokio::spawn(send(service, request))
 }
 
-/// What a layer reported.
-#[derive(Clone, Default)]
-pub(crate) struct Events(Arc<Mutex<Vec<(Instant, DedupEvent)>>>);
-
-impl Events {
-    /// To be given to `on_event`.
-    pub(crate) fn hook(&self) -> impl Fn(&DedupEvent) + Send + Sync + 'static {
-        let events = self.clone();
-        move |event| {
-            let mut events = events.0.lock().unwrap();
-            events.push((Instant::now(), event.clone()));
-        }
-    }
-
-    pub(crate) fn all(&self) -> Vec<(Instant, DedupEvent)> {
-        self.0.lock().unwrap().clone()
-    }
-
-    pub(crate) fn count(&self, which: impl Fn(&DedupEvent) -> bool) -> usize {
-        self.all().iter().filter(|(_, event)| which(event)).count()
-    }
-
-    pub(crate) fn lost(&self) -> Vec<Lost> {
-        let lost = |(_, event)| match event {
-            DedupEvent::Lost(lost) => Some(lost),
-            _ => None,
-        };
-        self.all().into_iter().filter_map(lost).collect()
+/// Polls the future until this has happened, and lets go of it then; as servers do when a sender hangs
+/// up.
+pub(crate) async fn poll_until(future: impl Future, happened: impl Future<Output = ()>) {
+    tokio::select! {
+        biased;
+        _ = future => panic!("it came to its end"),
+        () = happened => {}
     }
 }

@@ -50,6 +50,14 @@ pub(crate) enum Fault {
     Panic,
 }
 
+impl Fault {
+    /// Nobody can be reached.
+    pub(crate) const UNREACHABLE: Self = Self::Before(StoreErrorKind::Unreachable);
+
+    /// There is no room for a write.
+    pub(crate) const FULL: Self = Self::Before(StoreErrorKind::OutOfMemory);
+}
+
 /// One call, as it came in.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
@@ -99,13 +107,9 @@ impl Faulty {
 
     /// One kind of call goes wrong, always.
     pub(crate) fn broken(operation: Operation, fault: Fault) -> Self {
-        Self::with(move |call| {
-            if call.operation == operation {
-                fault
-            } else {
-                Fault::None
-            }
-        })
+        let store = Self::new();
+        store.breaks(operation, fault);
+        store
     }
 
     /// The same entries behind trouble of their own: as another process reaches them.
@@ -118,6 +122,17 @@ impl Trouble {
     /// From now on calls go so.
     pub(crate) fn plan(&self, plan: impl Fn(&Call) -> Fault + Send + Sync + 'static) {
         *self.plan.lock().unwrap() = Arc::new(plan);
+    }
+
+    /// From now on one kind of call goes wrong, always.
+    pub(crate) fn breaks(&self, operation: Operation, fault: Fault) {
+        self.plan(move |call| {
+            if call.operation == operation {
+                fault
+            } else {
+                Fault::None
+            }
+        });
     }
 
     pub(crate) fn heal(&self) {
