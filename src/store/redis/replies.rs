@@ -23,6 +23,15 @@ pub(super) struct Replies {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
+    measured: Measured,
+}
+
+/// The values of the first reply that are here as a whole: a long array comes in many reads, and
+/// none of them looks at all of it again.
+struct Measured {
+    length: usize,
+    /// How many are to come.
+    left: usize,
 }
 
 impl Replies {
@@ -34,6 +43,7 @@ impl Replies {
             buffer: vec![0; Self::ROOM],
             start: 0,
             end: 0,
+            measured: Measured::nothing(),
         }
     }
 
@@ -44,8 +54,10 @@ impl Replies {
         mut stream: Pin<&mut (impl AsyncRead + ?Sized)>,
     ) -> Poll<RedisResult<Value>> {
         loop {
-            if let Some((reply, length)) = first(&self.buffer[self.start..self.end])? {
+            let bytes = &self.buffer[self.start..self.end];
+            if let Some((reply, length)) = first(bytes, &mut self.measured)? {
                 self.start += length;
+                self.measured = Measured::nothing();
                 return Poll::Ready(Ok(reply));
             }
             ready!(self.read(cx, stream.as_mut()))?;
@@ -81,7 +93,7 @@ impl Replies {
 }
 
 /// The first reply and its length, if it is here as a whole.
-fn first(bytes: &[u8]) -> RedisResult<Option<(Value, usize)>> {
+fn first(bytes: &[u8], measured: &mut Measured) -> RedisResult<Option<(Value, usize)>> {
     let Some(head) = Head::of(bytes) else {
         return Ok(None);
     };
@@ -89,7 +101,7 @@ fn first(bytes: &[u8]) -> RedisResult<Option<(Value, usize)>> {
         (b':', Some(number)) => (Value::Int(number), head.length),
         (b'$', Some(..0)) => (Value::Nil, head.length),
         _ => {
-            let Some(length) = length(bytes) else {
+            let Some(length) = measured.whole(bytes) else {
                 return Ok(None);
             };
             match &bytes[head.length..length] {
@@ -111,39 +123,40 @@ fn malformed() -> RedisError {
     (ErrorKind::Parse, "the server's reply is malformed").into()
 }
 
-/// The length of the first reply, if it is here as a whole. A malformed one ends where that shows.
-fn length(bytes: &[u8]) -> Option<usize> {
-    // Of what was seen, and how many values are still to come: those inside others, too.
-    let (mut length, mut values) = (0, 1_usize);
-    while values > 0 {
-        let head = Head::of(&bytes[length..])?;
-        length += head.length;
-        values -= 1;
-        if is_simple(head.kind) {
-            continue;
-        }
-        let Some(number) = head.number else {
-            return Some(length);
-        };
-        // A negative one stands for null.
-        let number = usize::try_from(number).ok();
-        match head.kind {
-            b'$' | b'!' | b'=' => {
-                let text = number.map_or(0, |bytes| bytes.saturating_add(2));
-                length = length.saturating_add(text);
-                if length > bytes.len() {
-                    return None;
-                }
-            }
-            b'*' | b'~' | b'>' => values = values.saturating_add(number.unwrap_or(0)),
-            // Keys and values; after attributes, also the value that has them.
-            kind => {
-                let pairs = number.unwrap_or(0).saturating_mul(2);
-                values = values.saturating_add(pairs.saturating_add((kind == b'|').into()));
-            }
-        }
+impl Measured {
+    const fn nothing() -> Self {
+        Self { length: 0, left: 1 }
     }
-    Some(length)
+
+    /// The length of the first reply, if it is here as a whole. A malformed one ends where that
+    /// shows.
+    fn whole(&mut self, bytes: &[u8]) -> Option<usize> {
+        while self.left > 0 {
+            let head = Head::of(&bytes[self.length..])?;
+            let length = self.length + head.length;
+            // A negative one stands for null.
+            let number = head.number.map(|number| usize::try_from(number).ok());
+            let (text, values) = match (head.kind, number) {
+                (b'$' | b'!' | b'=', Some(text)) => {
+                    (text.map_or(0, |text| text.saturating_add(2)), 0)
+                }
+                (b'*' | b'~' | b'>', Some(values)) => (0, values.unwrap_or(0)),
+                (b'%', Some(Some(pairs))) => (0, pairs.saturating_mul(2)),
+                // Also the value that has them.
+                (b'|', Some(Some(pairs))) => (0, pairs.saturating_mul(2).saturating_add(1)),
+                (b':', Some(_)) => (0, 0),
+                (kind, _) if kind != b':' && is_simple(kind) => (0, 0),
+                _ => return Some(length),
+            };
+            let length = length.saturating_add(text);
+            if length > bytes.len() {
+                return None;
+            }
+            self.length = length;
+            self.left = (self.left - 1).saturating_add(values);
+        }
+        Some(self.length)
+    }
 }
 
 /// The line that a value starts with.
@@ -305,6 +318,9 @@ mod tests {
             "*\r\n",
             "*2\r\n:1\r\n$ \r\n",
             "*1\r\n*1\r\nH",
+            "*2\r\n:1a\r\n",
+            "*2\r\n%-1\r\n",
+            "|-1\r\n",
             "%-1\r\n",
             "=-1\r\n",
             ":1a\r\n",
@@ -317,6 +333,21 @@ mod tests {
             let error = reply.unwrap_or_else(|| panic!("{said:?} is waited for"));
             assert!(error.is_err(), "{said:?}: {error:?}");
         }
+    }
+
+    /// The time that a long array takes would grow with the square of its length.
+    #[tokio::test]
+    async fn what_was_measured_is_not_measured_again() {
+        let (mut server, mut stream) = duplex(1 << 10);
+        let mut replies = Replies::new();
+        server.write_all(b"*3\r\n:1\r\n:2\r\n").await.unwrap();
+        let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+        assert!(reply.is_none(), "{reply:?}");
+        // With this in it, the array would be longer.
+        replies.buffer[4..8].copy_from_slice(b"$9\r\n");
+        server.write_all(b":3\r\n").await.unwrap();
+        let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+        assert!(reply.is_some_and(|reply| reply.is_err()));
     }
 
     /// Nor is room made for what is only announced.
