@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use futures_util::FutureExt;
 use redis::{Value, cmd};
-use tokio::io::AsyncReadExt;
+use tokio::io::{AsyncReadExt, duplex};
 
 use super::{super::super::error::RedisStoreError, packed, rig::Rig};
 
@@ -102,4 +102,23 @@ async fn without_the_task_no_command_goes_out() {
         let error = RedisStoreError::new(&reply.unwrap().unwrap_err());
         assert!(error.is_broken(), "{error}");
     }
+}
+
+#[tokio::test]
+async fn what_is_held_back_goes_out_at_once() {
+    let mut rig = Rig::at_rest(true).await;
+    rig.hold_back();
+    let reply = rig.push("ONE");
+    assert_eq!((rig.woken(), rig.got()), (0, packed(&["ONE"])));
+    rig.answer("+OK\r\n");
+    assert!(rig.work().is_pending());
+    assert_eq!(reply.await, Ok(Value::Okay));
+}
+
+#[tokio::test]
+async fn a_connection_that_the_server_closes_at_rest_is_closed_here() {
+    let mut rig = Rig::at_rest(true).await;
+    assert_eq!(rig.woken(), 0);
+    rig.server = duplex(1).0;
+    assert!(rig.work().is_ready());
 }
