@@ -2,7 +2,10 @@
 
 use std::{
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, Ordering},
+    },
 };
 
 use tokio::{
@@ -17,6 +20,7 @@ use tokio::{
 pub(crate) struct FakeRedis {
     address: SocketAddr,
     commands: Arc<Mutex<Vec<Vec<String>>>>,
+    connections: Arc<AtomicU32>,
     task: AbortHandle,
 }
 
@@ -29,17 +33,20 @@ impl FakeRedis {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let commands = Arc::new(Mutex::new(Vec::new()));
-        let seen = Arc::clone(&commands);
+        let connections = Arc::new(AtomicU32::new(0));
+        let (seen, accepted) = (Arc::clone(&commands), Arc::clone(&connections));
         let task = tokio::spawn(async move {
-            let mut connections = JoinSet::new();
+            let mut clients = JoinSet::new();
             loop {
                 let (client, _) = listener.accept().await.unwrap();
-                connections.spawn(serve(client, answer.clone(), Arc::clone(&seen)));
+                accepted.fetch_add(1, Ordering::Relaxed);
+                clients.spawn(serve(client, answer.clone(), Arc::clone(&seen)));
             }
         });
         Self {
             address,
             commands,
+            connections,
             task: task.abort_handle(),
         }
     }
@@ -58,6 +65,11 @@ impl FakeRedis {
     /// The commands so far, without `CLIENT`.
     pub(crate) fn commands(&self) -> Vec<Vec<String>> {
         self.commands.lock().unwrap().clone()
+    }
+
+    /// How many connections were made so far.
+    pub(crate) fn connections(&self) -> u32 {
+        self.connections.load(Ordering::Relaxed)
     }
 }
 

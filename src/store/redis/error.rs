@@ -33,7 +33,8 @@ pub struct RedisStoreError {
 
 impl RedisStoreError {
     /// The code that the server's error starts with, such as `READONLY`; `None` where the error is
-    /// not the server's.
+    /// not the server's. Servers older than 7.0 wrap the error of a command in that of its script:
+    /// it is the code of the command.
     #[must_use]
     pub fn code(&self) -> Option<&str> {
         self.code.as_deref()
@@ -72,12 +73,17 @@ impl RedisStoreError {
 
     /// The server refused the command with these words, so it was not executed.
     pub(super) fn said(code: &str, detail: &str) -> Self {
+        let text = format!("{code} {detail}").into();
+        let code = match code {
+            "ERR" => code_within(detail).unwrap_or(code),
+            code => code,
+        };
         Self {
             kind: kind_of(code, detail),
             may_have_landed: false,
             broken: false,
             code: Some(code.into()),
-            text: format!("{code} {detail}").into(),
+            text,
         }
     }
 
@@ -202,30 +208,25 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "READONLY" | "NOREPLICAS" => StoreErrorKind::ReadOnly,
         "OOM" | "MISCONF" => StoreErrorKind::OutOfMemory,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "DENIED" => StoreErrorKind::Denied,
-        "ERR" => kind_within(detail),
+        "ERR" if detail.contains("max number of clients") => StoreErrorKind::Unreachable,
+        "ERR" if detail.contains("user executing the script") || detail.contains("ACL failure") => {
+            StoreErrorKind::Denied
+        }
         _ => StoreErrorKind::BadReply,
     }
 }
 
-/// What is behind a plain `ERR`: servers older than 7.0 wrap the errors of the commands in a
+/// The code behind a plain `ERR`: servers older than 7.0 wrap the error of a command in that of its
 /// script, as in `ERR Error running script (…): @user_script:12: -OOM command not allowed …`.
-fn kind_within(detail: &str) -> StoreErrorKind {
-    let inner = detail.split_ascii_whitespace().find_map(|word| {
+fn code_within(detail: &str) -> Option<&str> {
+    detail.split_ascii_whitespace().find_map(|word| {
         let code = word.strip_prefix('-')?;
         matches!(
             code,
-            "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "NOPERM"
+            "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "NOPERM" | "WRONGTYPE"
         )
-        .then(|| kind_of(code, ""))
-    });
-    match inner {
-        Some(kind) => kind,
-        None if detail.contains("max number of clients") => StoreErrorKind::Unreachable,
-        None if detail.contains("user executing the script") || detail.contains("ACL failure") => {
-            StoreErrorKind::Denied
-        }
-        None => StoreErrorKind::BadReply,
-    }
+        .then_some(code)
+    })
 }
 
 impl fmt::Display for RedisStoreError {
