@@ -223,7 +223,7 @@ fn code_within(detail: &str) -> Option<&str> {
         let code = word.strip_prefix('-')?;
         matches!(
             code,
-            "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "NOPERM" | "WRONGTYPE"
+            "OOM" | "MISCONF" | "READONLY" | "NOREPLICAS" | "NOPERM"
         )
         .then_some(code)
     })
