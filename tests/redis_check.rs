@@ -147,6 +147,39 @@ async fn a_server_that_is_not_there_is_one_finding() {
 }
 
 #[tokio::test]
+async fn what_keeps_a_connection_from_coming_about_is_one_finding() {
+    let server = fit();
+    server.command(&["ACL", "SETUSER", "w", "on", ">p", "~*", "+@all", "-select"]);
+    for url in [
+        format!("{}?db=99", server.url()),
+        format!("{}?db=1&user=w&pass=p", server.url()),
+    ] {
+        let store = RedisStore::open(&url).unwrap();
+        let findings = store.check().await;
+        assert!(
+            matches!(&findings[..], [Finding::Unreachable { .. }]),
+            "{findings:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_command_that_the_server_does_not_know_is_named() {
+    let server = RedisServer::with(&["--appendonly", "yes", "--rename-command", "EVAL", ""]);
+    let findings = open(&server).check().await;
+    assert!(
+        matches!(
+            &findings[..],
+            [Finding::Denied {
+                command: "EVAL",
+                ..
+            }]
+        ),
+        "{findings:?}"
+    );
+}
+
+#[tokio::test]
 async fn an_old_server_and_one_whose_clock_is_off_are_found_out() {
     let fake = FakeRedis::start(|command| {
         match &*command[0] {
@@ -193,7 +226,8 @@ async fn too_few_replicas_are_found_out() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_a_cluster_is_found_out() {
     let cluster = support::Cluster::of_one();
-    let server = &cluster.nodes()[0].server;
+    let node = &cluster.nodes()[0];
+    let server = &node.server;
     server.command(&["CONFIG", "SET", "appendonly", "yes"]);
     let store = RedisStore::open(&cluster.url()).unwrap();
     let findings = store.check().await;
@@ -201,6 +235,16 @@ async fn what_is_wrong_with_a_cluster_is_found_out() {
         matches!(&findings[..], [Finding::NoReplicas { .. }]),
         "{findings:?}"
     );
+    let alone = RedisStore::open(&server.url()).unwrap();
+    let findings = alone.check().await;
+    assert!(
+        matches!(&findings[..], [Finding::ClusterNode { .. }]),
+        "{findings:?}"
+    );
+    let client =
+        redis::cluster::ClusterClient::new([format!("redis://127.0.0.1:{}", node.port)]).unwrap();
+    let given = client.get_async_connection().await.unwrap();
+    assert_eq!(found(&RedisStore::new(given)).await, [""; 0]);
     server.command(&["CLUSTER", "DELSLOTS", "7", "8"]);
     let findings = RedisStore::open(&cluster.url()).unwrap().check().await;
     assert!(

@@ -134,6 +134,10 @@ impl Checked<'_> {
 
     /// Fails where going on makes no sense.
     async fn try_to_check(&mut self) -> Result<(), RedisStoreError> {
+        // What the server says to a login is not about each of the commands.
+        if let Line::Own(own) = self.line {
+            own.connected(Instant::now() + PATIENCE).await?;
+        }
         if self.check_rights().await? {
             return Ok(());
         }
@@ -189,17 +193,12 @@ impl Checked<'_> {
                 (Some("MOVED" | "ASK" | "NOSCRIPT"), _) => {}
                 (Some("NOAUTH" | "WRONGPASS"), _)
                 | (_, StoreErrorKind::Unreachable | StoreErrorKind::TimedOut) => return Err(error),
-                (_, StoreErrorKind::Denied) => self.findings.push(Finding::Denied {
-                    server,
-                    command,
-                    error,
-                }),
                 (_, StoreErrorKind::OutOfMemory | StoreErrorKind::ReadOnly) => {
                     self.add(Finding::RefusesWrites { server, error });
                 }
-                _ => self.findings.push(Finding::Unknown {
+                _ => self.findings.push(Finding::Denied {
                     server,
-                    what: command,
+                    command,
                     error,
                 }),
             }
@@ -224,6 +223,10 @@ impl Checked<'_> {
         }
         if info.text("role") == Some("slave") {
             self.findings.push(Finding::Replica { server: server() });
+        }
+        if !self.in_cluster && info.text("cluster_enabled") == Some("1") {
+            self.findings
+                .push(Finding::ClusterNode { server: server() });
         }
         if let Some(needed) = self.replicas
             && let Some(connected) = info.number("connected_slaves")

@@ -26,7 +26,8 @@ pub enum Finding {
         /// What it said.
         error: RedisStoreError,
     },
-    /// The user may not run a command that the store needs, or not on its keys.
+    /// A command that the store needs is refused: the user may not run it, or not on our keys, or
+    /// the server does not know it.
     Denied {
         /// Where.
         server: String,
@@ -37,6 +38,12 @@ pub enum Finding {
     },
     /// The server is a replica: it takes no writes.
     Replica {
+        /// Where.
+        server: String,
+    },
+    /// The server is a node of a cluster, and the store was not told: it cannot follow the events
+    /// that other nodes have, and they are refused.
+    ClusterNode {
         /// Where.
         server: String,
     },
@@ -135,6 +142,11 @@ impl fmt::Display for Finding {
                 ending(error)
             ),
             Self::Replica { server } => write!(f, "{server} is a replica, which takes no writes."),
+            Self::ClusterNode { server } => write!(
+                f,
+                "{server} is one node of a cluster, and refuses the events of the others: the URL \
+                 should begin with redis+cluster://, or rediss+cluster://."
+            ),
             Self::TooFewReplicas {
                 server,
                 connected,

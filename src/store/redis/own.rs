@@ -111,6 +111,11 @@ impl Own {
         }
     }
 
+    /// Waits for a connection, or for the reason why there is none.
+    pub(super) async fn connected(self: &Arc<Self>, by: Instant) -> Result<(), RedisStoreError> {
+        self.link(by).await.map(drop)
+    }
+
     pub(super) const fn target(&self) -> &Target {
         &self.target
     }
