@@ -231,7 +231,7 @@ pub enum DedupEvent {
 impl DedupEvent {
     /// The one place where the crate logs.
     pub(crate) fn trace(&self) {
-        use tracing::{debug, error, info, warn};
+        use tracing::{debug, error, field::display, info, warn};
 
         match self {
             Self::Configured { namespace } => {
@@ -260,8 +260,12 @@ impl DedupEvent {
                 debug!(status = refusal.status().as_u16(), %refusal, "request refused");
             }
             Self::Shadow { key, outcome } => {
-                let (key, outcome) = (key.as_ref().map(Key::as_str), outcome.as_str());
-                info!(key, outcome, "shadow: forwarded in place of that");
+                let refusal = match outcome {
+                    Outcome::InFlight(why) | Outcome::Refused(why) => Some(display(why)),
+                    _ => None,
+                };
+                let (key, outcome) = (key.as_ref().map(display), outcome.as_str());
+                info!(key, outcome, refusal, "shadow: forwarded all the same");
             }
             Self::Detached { key } => info!(%key, "sender hung up; the run goes on"),
             Self::DetachRefused { key } => {

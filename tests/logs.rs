@@ -186,5 +186,17 @@ async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
     }
     let told = log.take();
     assert!(at("INFO", &told, "shadow: forwarded"), "{told}");
+    assert_eq!(
+        lines(&told, "key=\""),
+        0,
+        "as all other lines have it: {told}"
+    );
     assert!(!told.contains("s3cret"), "{told}");
+    send(&service, secret("")).await;
+    let told = log.take();
+    let line = told.lines().find(|line| line.contains("shadow: forwarded"));
+    assert!(
+        line.is_some_and(|line| line.contains("refusal=No event id")),
+        "{told}"
+    );
 }
