@@ -152,7 +152,7 @@ pub struct ParseKeyError;
 
 impl fmt::Display for ParseKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("not a key of the form webhook:lock:{namespace}:{id}:{hash}")
+        f.write_str("not a key of the form webhook:lock:{namespace}:{id}:{hash, or *}")
     }
 }
 
