@@ -19,6 +19,10 @@ pin_project! {
     ///
     /// Buffered where the layer applied to the request: [`bytes`](Self::bytes) has all of it at
     /// once. Else it streams, as it came.
+    ///
+    /// A layer that takes no body but its own, such as axum's `from_fn`, goes under this one in a
+    /// `ServiceBuilder` with `MapRequestBodyLayer::new(axum::body::Body::new)` of `tower-http`
+    /// between them. `Router::layer` needs nothing.
     pub struct RequestBody<B> {
         #[pin]
         kind: RequestKind<B>,
