@@ -206,10 +206,11 @@ impl RedisStore {
     /// Looks whether the servers are fit for the store: whether they can be reached, let its user
     /// do what it does, keep what they are given, and are as recent as they should be.
     ///
-    /// For the log at the start. It changes nothing, and nothing depends on it: an empty list is
-    /// good, and what cannot be found out is in the list. Under an ACL that allows nothing but
-    /// what the store needs, that is the version, the eviction policy, persistence and the clock;
-    /// `+info +time +config|get` would tell.
+    /// For the log at the start, in a task of its own if that must not wait some seconds for a
+    /// silent server. It changes nothing, and nothing depends on it: an empty list is good, and
+    /// what cannot be found out is in the list. Under an ACL that allows nothing but what the store
+    /// needs, that is the version, the eviction policy, persistence and the clock; `+info +time
+    /// +config|get` would tell.
     ///
     /// ```no_run
     /// # async fn check(store: tower_webhook_dedup::RedisStore) {
