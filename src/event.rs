@@ -94,13 +94,12 @@ impl fmt::Debug for DeadLetter {
 /// # use tower_webhook_dedup::{DedupEvent, EventId, MemoryStore, WebhookDedupLayer};
 /// # fn count(_: &str) {}
 /// let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"))
-///     .on_event(|event| match event {
-///         DedupEvent::Completed { .. } => count("completed"),
-///         DedupEvent::Duplicate { .. } => count("duplicate"),
-///         DedupEvent::StoreFailed { .. } => count("store failed"),
+///     .on_event(|event| {
+///         count(event.as_str());
 ///         // To be kept where somebody looks after them: nobody else has the request any more.
-///         DedupEvent::Lost(lost) => eprintln!("{} {:?}", lost.key, lost.request.body()),
-///         _ => {}
+///         if let DedupEvent::Lost(lost) = event {
+///             eprintln!("{} {:?}", lost.key, lost.request.body());
+///         }
 ///     });
 /// ```
 ///
@@ -166,7 +165,8 @@ pub enum DedupEvent {
         /// The event.
         key: Key,
     },
-    /// DEBUG: a request without a readable event id.
+    /// INFO: a request without a readable event id. Where all are, the
+    /// [`EventId`](crate::EventId) looks in the wrong place.
     NoEventId {
         /// Why it has none.
         reason: NoId,
@@ -227,6 +227,35 @@ pub enum DedupEvent {
     GaveUp(DeadLetter),
 }
 
+impl DedupEvent {
+    /// The kind of event, as a label for a counter: `acquired`, `lease-lost` and so on.
+    #[must_use]
+    pub const fn as_str(&self) -> &'static str {
+        match self {
+            Self::Configured { .. } => "configured",
+            Self::Acquired { .. } => "acquired",
+            Self::Completed { .. } => "completed",
+            Self::Failed { .. } => "failed",
+            Self::Abandoned { .. } => "abandoned",
+            Self::RunLimit { .. } => "run-limit",
+            Self::Duplicate { .. } => "duplicate",
+            Self::StoodBy { .. } => "stood-by",
+            Self::NoEventId { .. } => "no-event-id",
+            Self::Bypassed => "bypassed",
+            Self::Refused { .. } => "refused",
+            Self::Shadow { .. } => "shadow",
+            Self::Detached { .. } => "detached",
+            Self::DetachRefused { .. } => "detach-refused",
+            Self::StoreFailed { .. } => "store-failed",
+            Self::LeaseLost { .. } => "lease-lost",
+            Self::CompletionPending { .. } => "completion-pending",
+            Self::CompletionDropped { .. } => "completion-dropped",
+            Self::Lost(_) => "lost",
+            Self::GaveUp(_) => "gave-up",
+        }
+    }
+}
+
 #[cfg(feature = "tracing")]
 impl DedupEvent {
     /// The one place where the crate logs.
@@ -251,7 +280,7 @@ impl DedupEvent {
             Self::RunLimit { key } => warn!(%key, "run over its limit; the event stays runnable"),
             Self::Duplicate { key, body_changed } => debug!(%key, body_changed, "duplicate"),
             Self::StoodBy { key } => debug!(%key, "duplicate of a running event; standing by"),
-            Self::NoEventId { reason } => debug!(%reason, "no event id"),
+            Self::NoEventId { reason } => info!(%reason, "no event id"),
             Self::Bypassed => debug!("request passed by"),
             Self::Refused {
                 refusal: Refusal::BodyChanged { key },

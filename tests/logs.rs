@@ -84,7 +84,11 @@ async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
     };
 
     // A first delivery, a duplicate, one without an id, and one that fails at first.
-    let service = c0(MemoryStore::new()).layer(Handler::statuses([200, 500, 200]));
+    let labels = Arc::new(Mutex::new(Vec::new()));
+    let seen = labels.clone();
+    let layer =
+        c0(MemoryStore::new()).on_event(move |event| seen.lock().unwrap().push(event.as_str()));
+    let service = layer.layer(Handler::statuses([200, 500, 200]));
     for id in ["e1", "e1", "", "e2", "e2"] {
         send(&service, secret(id)).await;
     }
@@ -93,9 +97,14 @@ async fn bodies_are_logged_only_when_nobody_else_has_them_and_headers_never() {
     assert_eq!(lines(&told, "event: duplicate"), 1, "{told}");
     assert_eq!(lines(&told, "request refused"), 1, "{told}");
     assert!(at("INFO", &told, "event failed"), "{told}");
-    let others = lines(&told, " DEBUG ") + 1;
+    assert!(at("INFO", &told, "no event id"), "{told}");
+    let others = lines(&told, " DEBUG ") + 2;
     assert_eq!(lines(&told, ""), others, "all else is DEBUG: {told}");
     assert!(told.contains("webhook:lock:t:e1:"), "{told}");
+    let e1 = ["configured", "acquired", "completed", "duplicate"];
+    let none = ["no-event-id", "refused"];
+    let e2 = ["acquired", "failed", "acquired", "completed"];
+    assert_eq!(*labels.lock().unwrap(), [&e1[..], &none, &e2].concat());
     assert!(!told.contains("s3cret"), "{told}");
 
     // A sender that hangs up, whose request came in a span; first on a run that ends with it.
