@@ -48,6 +48,11 @@ impl Delivery {
         self.runs().map(|run| Arc::downgrade(&run)).collect()
     }
 
+    /// The tokens that these runs have.
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = Token> {
+        self.runs().filter_map(|run| run.token)
+    }
+
     /// The tokens that those of these runs have which are of this event.
     pub(crate) fn tokens_of(&self, key: &Key) -> impl Iterator<Item = Token> {
         let runs = self.runs().filter(move |run| run.key == *key);

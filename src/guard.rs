@@ -19,12 +19,12 @@ pub(crate) struct Guard<St: LeaseStore> {
 
 /// What runs outside of a request whose event is held.
 pub(crate) enum Outside {
-    /// No run of this event.
+    /// No run that would be recorded.
     Nothing,
     /// The run that holds it.
     Holds { attempt: u32 },
-    /// A run of this event, which takes the answer for its own: it has lost the event, or has it in
-    /// another store.
+    /// A run that takes the answer for its own: it is of another key, or has lost the event, or has
+    /// it in another store.
     Waits,
 }
 
@@ -47,9 +47,12 @@ impl<St: LeaseStore> Guard<St> {
     /// its event.
     pub(crate) async fn outside(&self, request: &Buffered, key: &Key) -> Result<Outside, Error> {
         let delivery = request.parts.extensions.get::<Delivery>();
-        let Some(delivery) = delivery.filter(|it| it.tokens_of(key).next().is_some()) else {
+        let Some(delivery) = delivery.filter(|it| it.tokens().next().is_some()) else {
             return Ok(Outside::Nothing);
         };
+        if delivery.tokens_of(key).next().is_none() {
+            return Ok(Outside::Waits);
+        }
         Ok(match self.dedup.inspect(key).await? {
             Some(Entry::Running { token, attempt, .. })
                 if delivery.tokens_of(key).any(|held| held == token) =>

@@ -8,13 +8,20 @@ use http::{HeaderValue, Request, Response, header::CONTENT_TYPE};
 use http_body_util::Full;
 use tokio::{
     runtime::{Builder, Runtime},
-    time::Instant,
+    time::{Instant, sleep},
 };
 use tower::{Layer, Service, service_fn};
 use tower_webhook_dedup::{
-    BodyHash, Cached, EventId, Key, LeaseStore, MemoryStore, Record, RequestBody, Token,
+    BodyHash, Cached, Dedup, EventId, Key, LeaseStore, MemoryStore, Record, RequestBody, Token,
     WebhookDedupLayer,
 };
+
+use engine::{acquired, e, paused_runtime};
+
+#[path = "support/engine.rs"]
+mod engine;
+#[path = "support/stores.rs"]
+mod stores;
 
 /// What was measured, and may not grow by more than one.
 const DUPLICATE: u64 = 6;
@@ -150,6 +157,30 @@ fn a_remembered_event_takes_no_more_than_is_counted_for_it() {
     println!("bytes of a remembered event: {each}");
     let key = "webhook:lock:billing:evt_1FxTurePaY0000000000000:".len() + 64;
     assert!(each <= 250 + 2 * key, "{each}");
+}
+
+/// To look at all leases for each that is renewed takes a while where there are many, and more than
+/// their time where there are very many.
+#[test]
+fn a_renewal_allocates_no_more_beside_many_leases_than_beside_few() {
+    let of = |leases: usize| {
+        let (runtime, lease) = (paused_runtime(), Duration::from_secs(30));
+        let dedup = Dedup::new(MemoryStore::new()).lease(lease);
+        let held: Vec<_> = (0..leases)
+            .map(|n| runtime.block_on(acquired(&dedup, &e(n))))
+            .collect();
+        let rest = |time| runtime.block_on(async move { sleep(time).await });
+        // Each of them is renewed once in a third of its time.
+        rest(lease / 2);
+        let info = measure(|| rest(lease));
+        let each = info.bytes_total / (3 * leases as u64);
+        println!("bytes that a renewal allocates beside {leases} leases: {each}");
+        runtime.block_on(async { assert!(held.iter().all(|lease| !lease.is_lost())) });
+        each
+    };
+    let few = of(100);
+    let many = of(10_000);
+    assert!(many <= 2 * few, "{many}");
 }
 
 #[test]

@@ -413,6 +413,23 @@ async fn a_run_keeps_its_lease_through_both_switches() {
     }
 }
 
+/// The outage is shorter than the lease, and the next renewal comes later than the old one runs out.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_renewed_during_the_outage_lasts_in_the_primary() {
+    let process = process();
+    let (store, token) = (&process.store, Token::random());
+    let acquired = store.acquire(&key("a"), token, secs(9), by()).await;
+    assert!(matches!(acquired, Ok(Acquire::Acquired { .. })));
+    process.go_out().await;
+    sleep(secs(5)).await;
+    let renewed = store.renew(&key("a"), token, secs(9), by()).await;
+    assert!(renewed.unwrap());
+    process.come_back().await;
+    sleep(secs(2)).await;
+    assert!(is_in_flight(&process.dedup, "a").await);
+    assert!(is_in_flight(&process.elsewhere(), "a").await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_that_ends_during_the_outage_is_carried_back() {
     let process = process();

@@ -1,5 +1,5 @@
-//! Layers inside each other that tell events by the same key: the run of the outer one is no other
-//! attempt to the inner one.
+//! Layers inside each other: where they tell events by the same key, the run of the outer one is no
+//! other attempt to the inner one; and the outer one records nothing whose end nobody knows yet.
 
 use std::{convert::Infallible, fmt::Debug};
 
@@ -12,7 +12,7 @@ use tower_webhook_dedup::{
     Entry, LeaseStore, Operation, RequestBody, StoreFailure, WebhookDedupLayer,
 };
 
-use http_support::{Handler, by_id, e1, in_flight_policies, post, secs, send, send_later};
+use http_support::{Handler, by_id, c0, e1, in_flight_policies, post, secs, send, send_later};
 use stores::{Fault, Faulty};
 
 #[path = "support/http.rs"]
@@ -109,6 +109,22 @@ async fn what_holds_the_event_in_another_store_is_another_attempt() {
     shared.let_go(&e1(), token).await;
     assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
     assert_eq!(handler.runs(), 1);
+}
+
+/// Another body makes another event outside, and the same one inside.
+#[tokio::test(start_paused = true)]
+async fn what_is_in_flight_by_another_key_is_not_done_outside() {
+    for policy in in_flight_policies() {
+        let (store, handler) = (Faulty::new(), Handler::ok());
+        let token = store.hold(&e1(), secs(3600)).await;
+        let inner = by_id(store.clone()).in_flight(policy);
+        let service = nest(&c0(store.clone()), &inner, &handler);
+        assert_eq!(send(&service, post("e1")).await.brief(), (503, "run"));
+        assert!(inner.drain_handle().drain(secs(0)).await.is_complete());
+        store.let_go(&e1(), token).await;
+        assert_eq!(send(&service, post("e1")).await.brief(), (200, "run"));
+        assert_eq!(handler.runs(), 1, "{policy:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,6 +2,7 @@
 
 use std::{
     array,
+    cmp::Reverse,
     sync::{Arc, MutexGuard, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -73,13 +74,23 @@ impl Heartbeat {
         beat.filter(|beat| !beat.is_lost())
     }
 
-    fn live(&self) -> Vec<Arc<Beat>> {
-        let mut live = Vec::new();
+    /// Those that are due, the first of them last, and when the first of the others is.
+    fn look(&self, now: Instant) -> (Vec<Arc<Beat>>, Option<Instant>) {
+        let (mut due, mut next) = (Vec::new(), None);
         for shard in &self.shards {
             let shard = shard.lock();
-            live.extend(shard.values().filter(|beat| beat.is_live()).cloned());
+            let renewing = |beat: &Beat| beat.renewing.load(Ordering::SeqCst);
+            for beat in shard.values().filter(|it| it.is_live() && !renewing(it)) {
+                let at = beat.times().due;
+                if at <= now {
+                    due.push((at, beat.clone()));
+                } else {
+                    next = Some(next.map_or(at, |next: Instant| next.min(at)));
+                }
+            }
         }
-        live
+        due.sort_by_key(|(at, _)| Reverse(*at));
+        (due.into_iter().map(|(_, beat)| beat).collect(), next)
     }
 }
 
@@ -142,6 +153,10 @@ impl<St: LeaseStore> Dedup<St> {
 
     /// Renews a lease that is due.
     async fn renew(&self, beat: &Beat) {
+        // Its run may have ended since it was found due.
+        if !beat.is_live() {
+            return;
+        }
         let sent = Instant::now();
         let Times {
             deadline, until, ..
@@ -192,16 +207,20 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
     let task = &*running.0;
     // As many as are being renewed. One that hangs holds up none of the others.
     let mut renewals = FuturesUnordered::new();
+    let mut due = Vec::new();
     let mut woken = true;
     while let Some(shared) = shared.upgrade() {
         // Whoever registers between here and the end of the look wakes the task once more.
         task.state.lock().next = None;
-        let mut waiting = shared.heartbeat.live();
-        waiting.retain(|beat| !beat.renewing.load(Ordering::SeqCst));
-        waiting.sort_by_key(|beat| beat.times().due);
-        let now = Instant::now();
-        let due = waiting.partition_point(|beat| beat.times().due <= now);
-        for beat in waiting.drain(..due.min(AT_ONCE - renewals.len())) {
+        let (room, mut next) = (AT_ONCE - renewals.len(), None);
+        // There may be very many, so not each time while there is no room for all that are due.
+        if woken || due.len() <= room {
+            let now = Instant::now();
+            (due, next) = shared.heartbeat.look(now);
+            // Where all leases are over again, the next ones need not wake the task.
+            next = next.or(woken.then(|| now + IDLE));
+        }
+        for beat in due.drain(due.len().saturating_sub(room)..).rev() {
             let dedup = Dedup {
                 shared: shared.clone(),
                 settings: beat.settings.clone(),
@@ -211,14 +230,8 @@ async fn beat_on<St: LeaseStore>(shared: Weak<Shared<St>>, running: Running) {
         }
         drop(shared);
 
-        let next = if renewals.len() < AT_ONCE {
-            // Where all leases are over again, the next ones need not wake the task.
-            let idle = woken.then(|| now + IDLE);
-            waiting.first().map(|beat| beat.times().due).or(idle)
-        } else {
-            None
-        };
-        drop(waiting);
+        // With no room left, the end of one is what there is to wait for.
+        next = next.filter(|_| renewals.len() < AT_ONCE);
         task.state.lock().next = next;
         woken = sleep(next, &task.wake, &mut renewals).await;
     }

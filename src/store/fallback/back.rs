@@ -224,6 +224,11 @@ impl<P: LeaseStore, S: LeaseStore> Watch<P, S> {
                 }
             }
             What::Lease(lease) => {
+                // What the primary still has of it runs out from its last renewal there.
+                let renewed = self.tell(|by| primary.renew(key, *token, *lease, by));
+                if renewed.await? == Some(true) {
+                    return Ok(true);
+                }
                 let told = self.tell(|by| primary.acquire(key, *token, *lease, by));
                 Ok(matches!(told.await?, Some(Acquire::Acquired { .. })))
             }
