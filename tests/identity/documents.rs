@@ -2,7 +2,7 @@
 
 use tower_webhook_dedup::{EventId, NoId, WebhookDedupLayer};
 
-use crate::{at, form, front::MemoryStore, ok, post, read, runtime::paused_runtime, send};
+use crate::{at, form, front::MemoryStore, ok, post, read, runtime::block_on, send};
 
 // R60
 #[test]
@@ -32,7 +32,7 @@ fn a_byte_order_mark_is_skipped_for_the_id_and_kept_for_the_handler() {
     let body = "\u{feff}{ \"id\" : \"e1\" }\n";
     assert_eq!(at("/id", body), ok("e1"));
     let layer = WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id"));
-    let seen = paused_runtime().block_on(send(&layer, post(body)));
+    let seen = block_on(send(&layer, post(body)));
     assert_eq!(seen.body.unwrap(), body);
     assert_eq!(
         at("/id", "\u{feff}\u{feff}{\"id\":1}"),

@@ -19,14 +19,13 @@ use std::{collections::BTreeSet, convert::Infallible};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
-use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     Delivery, EventId, JsonPointer, NoId, Outcome, Refusal, RequestBody, Unprotected,
     WebhookDedupLayer,
 };
 
-use self::{front::MemoryStore, runtime::paused_runtime};
+use self::{front::MemoryStore, runtime::block_on};
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -81,15 +80,11 @@ fn panic_on(outcome: &Outcome) -> NoId {
     panic!("a fresh event became {outcome:?}")
 }
 
-thread_local! {
-    static RUNTIME: Runtime = paused_runtime();
-}
-
 /// The id that a layer of its own reads from the request; what it refuses has no id.
 fn read(event_id: EventId, request: Hook) -> Result<String, NoId> {
     let store = MemoryStore::with_capacity(1);
     let layer = WebhookDedupLayer::new(store.clone(), event_id);
-    let seen = RUNTIME.with(|runtime| runtime.block_on(send(&layer, request)));
+    let seen = block_on(send(&layer, request));
     let stored = usize::from(seen.id.is_ok());
     assert_eq!(store.len(), stored, "a request without an id has no key");
     assert_eq!(seen.body.is_some(), seen.id.is_ok());

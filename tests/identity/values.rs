@@ -8,7 +8,7 @@ use http_body_util::Full;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{EventId, KeyBy, MissingId, NoId, WebhookDedupLayer};
 
-use crate::{at, front::MemoryStore, ok, post, runtime::paused_runtime, send};
+use crate::{at, front::MemoryStore, ok, post, runtime::block_on, send};
 
 // R30
 #[test]
@@ -37,7 +37,7 @@ fn big_numbers_stay_apart() {
 // R30
 #[test]
 fn a_number_and_the_same_digits_as_a_string_are_one_event() {
-    paused_runtime().block_on(async {
+    block_on(async {
         let layer =
             WebhookDedupLayer::new(MemoryStore::new(), EventId::pointer("/id")).key_by(KeyBy::Id);
         let outcome = |body: &'static str| {
@@ -133,7 +133,7 @@ fn requests_without_an_id_are_forwarded_each_time_and_leave_no_key() {
     let layer = WebhookDedupLayer::new(store.clone(), EventId::pointer("/id"))
         .missing_id(MissingId::Forward);
     for body in bodies.iter().chain(&bodies) {
-        let seen = paused_runtime().block_on(send(&layer, post(*body)));
+        let seen = block_on(send(&layer, post(*body)));
         assert_eq!(seen.outcome, "unprotected");
         assert_eq!(seen.body.unwrap(), *body);
     }

@@ -17,17 +17,12 @@ use std::{collections::BTreeMap, convert::Infallible};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::Full;
-use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{
     BodyHash, Delivery, EventId, Key, KeyBy, NoId, Outcome, Refusal, RequestBody, WebhookDedupLayer,
 };
 
-use self::{front::MemoryStore, runtime::paused_runtime};
-
-thread_local! {
-    static RUNTIME: Runtime = paused_runtime();
-}
+use self::{front::MemoryStore, runtime::block_on};
 
 fn layer(key_by: &KeyBy) -> WebhookDedupLayer<MemoryStore> {
     WebhookDedupLayer::new(MemoryStore::with_capacity(1), EventId::header("x-id"))
@@ -71,7 +66,7 @@ async fn send(
 /// The key of this body.
 fn key(key_by: &KeyBy, body: impl AsRef<[u8]>) -> Result<Key, NoId> {
     let sent = send(layer(key_by), body.as_ref());
-    let (key, hash, by_body) = RUNTIME.with(|runtime| runtime.block_on(sent))?;
+    let (key, hash, by_body) = block_on(sent)?;
     assert_eq!(hash, BodyHash::of(body.as_ref()), "the hash is the body's");
     assert!(!by_body);
     Ok(key)

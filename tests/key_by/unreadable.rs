@@ -9,7 +9,7 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{BodyHash, MissingId, NoId, Outcome, RequestBody};
 
-use crate::{RUNTIME, delivery, except, fields, key, layer, none, send, ways};
+use crate::{delivery, except, fields, key, layer, none, runtime::block_on, send, ways};
 
 #[test]
 fn what_is_not_json_has_no_id() {
@@ -74,29 +74,25 @@ fn a_compressed_body_has_no_parts_and_comes_through_untouched() {
             Ok::<_, Infallible>(Response::new(Full::new(body)))
         });
         let forwarding = layer(&key_by).missing_id(MissingId::Forward).layer(handler);
-        RUNTIME.with(|runtime| {
-            runtime.block_on(async {
-                let answer = forwarding.oneshot(delivery(&gzip)).await.unwrap();
-                let outcome = answer.extensions().get::<Outcome>().unwrap();
-                assert!(matches!(outcome, Outcome::Unprotected(_)), "{outcome:?}");
-                let body = answer.into_body().collect().await.unwrap().to_bytes();
-                assert_eq!(body, gzip);
-            });
+        block_on(async {
+            let answer = forwarding.oneshot(delivery(&gzip)).await.unwrap();
+            let outcome = answer.extensions().get::<Outcome>().unwrap();
+            assert!(matches!(outcome, Outcome::Unprotected(_)), "{outcome:?}");
+            let body = answer.into_body().collect().await.unwrap().to_bytes();
+            assert_eq!(body, gzip);
         });
     }
 }
 
 #[test]
 fn without_a_readable_part_the_policy_decides() {
-    RUNTIME.with(|runtime| {
-        runtime.block_on(async {
-            let not_json = b"a=1";
-            let refusing = layer(&fields());
-            assert_eq!(send(refusing.clone(), not_json).await, Err(NoId::Malformed));
-            let by_body = refusing.missing_id(MissingId::UseBodyHash);
-            let (_, hash, is_by_body) = send(by_body, not_json).await.unwrap();
-            assert!(is_by_body);
-            assert_eq!(hash, BodyHash::of(not_json));
-        });
+    block_on(async {
+        let not_json = b"a=1";
+        let refusing = layer(&fields());
+        assert_eq!(send(refusing.clone(), not_json).await, Err(NoId::Malformed));
+        let by_body = refusing.missing_id(MissingId::UseBodyHash);
+        let (_, hash, is_by_body) = send(by_body, not_json).await.unwrap();
+        assert!(is_by_body);
+        assert_eq!(hash, BodyHash::of(not_json));
     });
 }
