@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tokio::time::sleep;
-use tower_webhook_dedup::{Begun, Dedup, Key, Lease, Operation, Record};
+use tower_webhook_dedup::{Dedup, Key, Lease, Operation, Record};
 
 use crate::{
+    engine::acquired,
     http_support::{millis, secs},
     stores::{Call, Fault, Faulty},
 };
@@ -34,10 +35,7 @@ async fn leases(store: &Faulty, many: usize) -> Vec<Lease<Faulty>> {
     let dedup = Dedup::new(store.clone());
     let mut leases = Vec::new();
     for n in 0..many {
-        match dedup.begin(&Key::new("t", n.to_string())).await.unwrap() {
-            Begun::Acquired(lease) => leases.push(lease),
-            other => panic!("{other:?}"),
-        }
+        leases.push(acquired(&dedup, &Key::new("t", n.to_string())).await);
     }
     leases
 }

@@ -5,6 +5,8 @@ mod bodies;
 mod held;
 mod memory_store;
 
+#[path = "../support/engine.rs"]
+mod engine;
 #[path = "../support/http.rs"]
 mod http_support;
 #[path = "../support/stores.rs"]

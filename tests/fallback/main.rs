@@ -11,10 +11,10 @@ mod requests;
 mod secondary;
 mod unanswered;
 
+#[path = "../support/engine.rs"]
+mod engine;
 #[path = "../support/http.rs"]
 mod http_support;
-#[path = "../support/runtime.rs"]
-mod runtime;
 #[path = "../support/stores.rs"]
 mod stores;
 
@@ -30,6 +30,7 @@ use tower_webhook_dedup::{
 };
 
 use self::{
+    engine::acquired,
     http_support::{millis, refusing, secs},
     stores::{Fault, Faulty, MemoryStore},
 };
@@ -118,10 +119,7 @@ async fn run<St: LeaseStore>(dedup: &Dedup<St>, id: &str) -> Ran<()> {
 }
 
 async fn begin<St: LeaseStore>(dedup: &Dedup<St>, id: &str) -> Lease<St> {
-    match dedup.begin(&key(id)).await.unwrap() {
-        Begun::Acquired(lease) => lease,
-        other => panic!("{other:?}"),
-    }
+    acquired(dedup, &key(id)).await
 }
 
 async fn is_in_flight<St: LeaseStore>(dedup: &Dedup<St>, id: &str) -> bool {

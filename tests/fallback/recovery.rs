@@ -12,9 +12,9 @@ use tower_webhook_dedup::{
 
 use crate::{
     BACK, GONE, acquire, begin, by,
+    engine::paused_runtime,
     http_support::{millis, secs},
     is_in_flight, key, process, run,
-    runtime::paused_runtime,
     stores::{Call, Fault, Faulty, MemoryStore},
 };
 

@@ -4,9 +4,10 @@ use std::future::pending;
 
 use tokio::time::sleep;
 use tower::Layer;
-use tower_webhook_dedup::{Begun, Dedup, Entry, OnDisconnect, Operation, Release, StoreFailure};
+use tower_webhook_dedup::{Dedup, Entry, OnDisconnect, Operation, Release, StoreFailure};
 
 use crate::{
+    engine::acquired,
     holder,
     http_support::{Handler, e1, millis, post, refusing, secs, send, send_later},
     stores::{Fault, Faulty},
@@ -153,9 +154,7 @@ async fn what_was_released_and_cannot_be_taken_again_is_released_once() {
     let store = Faulty::new();
     let dedup = Dedup::new(store.clone());
     for n in 1..=2 {
-        let Ok(Begun::Acquired(lease)) = dedup.begin(&e1()).await else {
-            panic!("not acquired");
-        };
+        let lease = acquired(&dedup, &e1()).await;
         match n {
             1 => drop(lease),
             _ => lease.release(Release::Failed { status: None }).await,
@@ -164,10 +163,8 @@ async fn what_was_released_and_cannot_be_taken_again_is_released_once() {
         assert_eq!(store.count(Operation::Release), n);
     }
     // A run that was cut off does not count, one that failed does.
-    match dedup.begin(&e1()).await {
-        Ok(Begun::Acquired(lease)) => assert_eq!((lease.attempt(), lease.key()), (2, &e1())),
-        other => panic!("{other:?}"),
-    }
+    let lease = acquired(&dedup, &e1()).await;
+    assert_eq!((lease.attempt(), lease.key()), (2, &e1()));
 }
 
 #[tokio::test(start_paused = true)]

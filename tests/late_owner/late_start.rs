@@ -14,9 +14,10 @@ use std::{
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt};
-use tower_webhook_dedup::{Begun, Dedup, Key, LeaseStore, Operation, Ran, RunError};
+use tower_webhook_dedup::{Dedup, Key, LeaseStore, Operation, Ran, RunError};
 
 use crate::{
+    engine::acquired,
     holder,
     http_support::{Events, Handler, e1, is, millis, post, refusing, secs, send},
     stores::{Fault, Faulty, MemoryStore},
@@ -90,9 +91,7 @@ async fn no_run_begins_late_where_the_heartbeat_need_not_be_woken() {
     });
     let (slow, other) = (Dedup::new(store.clone()), Dedup::new(store.elsewhere()));
     let still = stands_still(&slow);
-    let Ok(Begun::Acquired(_lease)) = slow.begin(&Key::new("t", "e0")).await else {
-        panic!("not acquired");
-    };
+    let _lease = acquired(&slow, &Key::new("t", "e0")).await;
     sleep(millis(1)).await;
     still.store(true, Ordering::SeqCst);
     let (slow, key, runs) = (slow.lease(secs(3600)), e1(), AtomicUsize::new(0));

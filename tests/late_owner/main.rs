@@ -6,10 +6,10 @@ mod renewed;
 mod taken_over;
 mod told;
 
+#[path = "../support/engine.rs"]
+mod engine;
 #[path = "../support/http.rs"]
 mod http_support;
-#[path = "../support/runtime.rs"]
-mod runtime;
 #[path = "../support/stores.rs"]
 mod stores;
 

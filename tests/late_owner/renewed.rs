@@ -10,12 +10,12 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 use tower::Layer;
-use tower_webhook_dedup::{Begun, Dedup, Key, LeaseStore, Operation};
+use tower_webhook_dedup::{Dedup, Key, LeaseStore, Operation};
 
 use crate::{
+    engine::{acquired, paused_runtime},
     holder,
     http_support::{Events, Handler, Run, e1, is, millis, post, refusing, secs, send, send_later},
-    runtime::paused_runtime,
     stores::{Fault, Faulty, MemoryStore},
 };
 
@@ -27,10 +27,7 @@ async fn a_short_lease_beside_a_long_one_is_renewed_in_time() {
     let mut leases = Vec::new();
     for dedup in [long, short] {
         let key = Key::new("t", leases.len().to_string());
-        let Ok(Begun::Acquired(lease)) = dedup.begin(&key).await else {
-            panic!("not acquired");
-        };
-        leases.push(lease);
+        leases.push(acquired(&dedup, &key).await);
         sleep(secs(10)).await;
     }
     assert!(leases.iter().all(|lease| !lease.is_lost()));

@@ -4,9 +4,10 @@ use std::collections::HashSet;
 
 use tokio::time::{Instant, sleep};
 use tower::Layer;
-use tower_webhook_dedup::{Begun, Entry, LeaseStore, Operation, Record, Release, Token};
+use tower_webhook_dedup::{Entry, LeaseStore, Operation, Record, Release, Token};
 
 use crate::{
+    engine::acquired,
     holder,
     http_support::{Events, Handler, e1, is, millis, post, refusing, secs, send, send_later},
     stores::{Fault, Faulty},
@@ -92,9 +93,7 @@ async fn a_lease_that_was_taken_away_neither_completes_nor_releases() {
     let store = Faulty::new();
     let dedup = refusing(store.clone()).dedup();
     for complete in [true, false] {
-        let Begun::Acquired(lease) = dedup.begin(&e1()).await.unwrap() else {
-            panic!("not acquired");
-        };
+        let lease = acquired(&dedup, &e1()).await;
         assert!(dedup.forget(&e1(), true).await.unwrap());
         let other = store.hold(&e1(), secs(60)).await;
         if complete {

@@ -13,9 +13,10 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower::Layer;
-use tower_webhook_dedup::{Begun, Dedup, LeaseStore, Operation};
+use tower_webhook_dedup::{Dedup, LeaseStore, Operation};
 
 use crate::{
+    engine::acquired,
     holder,
     http_support::{Events, Handler, Run, e1, is, millis, post, refusing, secs, send, send_later},
     stores::{Fault, Faulty},
@@ -121,9 +122,7 @@ async fn whoever_holds_a_lease_can_wait_for_its_loss() {
     let store = Faulty::broken(Operation::Renew, Fault::UNREACHABLE);
     let dedup = Dedup::new(store.clone()).lease(secs(2));
     let begun = Instant::now();
-    let Ok(Begun::Acquired(lease)) = dedup.begin(&e1()).await else {
-        panic!("not acquired");
-    };
+    let lease = acquired(&dedup, &e1()).await;
     assert!(!lease.is_lost());
     lease.lost().await;
     assert_eq!((begun.elapsed().as_secs(), lease.is_lost()), (2, true));
