@@ -21,8 +21,7 @@ async fn what_was_completed_before_the_outage_is_done_during_it() {
 #[tokio::test(start_paused = true)]
 async fn a_run_keeps_its_lease_through_both_switches() {
     for fault in [GONE, Fault::Hang, Fault::HangAfter] {
-        let (process, other) = (process(), process().elsewhere());
-        drop(other);
+        let process = process();
         let other = process.elsewhere();
         let lease = begin(&process.dedup, "a").await;
         let token = lease.token();
