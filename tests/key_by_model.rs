@@ -9,12 +9,11 @@ use http_body_util::Full;
 use proptest::{prelude::*, sample::Index};
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
-use tokio::runtime::Runtime;
 use tower::{Layer, ServiceExt, service_fn};
 use tower_webhook_dedup::{Delivery, EventId, Key, KeyBy, RequestBody, WebhookDedupLayer};
 
 use front::MemoryStore;
-use runtime::paused_runtime;
+use runtime::block_on;
 
 #[path = "support/front.rs"]
 mod front;
@@ -22,10 +21,6 @@ mod front;
 mod property;
 #[path = "support/runtime.rs"]
 mod runtime;
-
-thread_local! {
-    static RUNTIME: Runtime = paused_runtime();
-}
 
 /// The key of this body; `None` where it has none.
 fn key(key_by: &KeyBy, body: &[u8]) -> Option<Key> {
@@ -41,7 +36,7 @@ fn key(key_by: &KeyBy, body: &[u8]) -> Option<Key> {
     let request = Request::post("/hook").header("x-id", "e1");
     let request = request.body(Full::from(body.to_vec())).unwrap();
     let answer = layer.layer(handler).oneshot(request);
-    let answer = RUNTIME.with(|runtime| runtime.block_on(answer)).unwrap();
+    let answer = block_on(answer).unwrap();
     let delivery = answer.extensions().get::<Delivery>();
     delivery.map(|delivery| delivery.key().clone())
 }

@@ -1,4 +1,8 @@
-//! Runtimes for tests that outlive one.
+//! Runtimes for tests that outlive one, and for tests of very many futures.
+
+#![allow(dead_code, reason = "no test uses all of it")]
+
+use std::future::Future;
 
 use tokio::runtime::{Builder, Runtime};
 
@@ -9,4 +13,12 @@ pub(crate) fn paused_runtime() -> Runtime {
         .start_paused(true)
         .build()
         .unwrap()
+}
+
+/// Runs the future on such a runtime, one for all that this thread runs.
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
+    thread_local! {
+        static RUNTIME: Runtime = paused_runtime();
+    }
+    RUNTIME.with(|runtime| runtime.block_on(future))
 }
