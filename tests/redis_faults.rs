@@ -195,6 +195,31 @@ async fn a_connection_that_stopped_answering_is_replaced() {
     assert_eq!(proxy.connections(), 2);
 }
 
+/// Also where the answer is an error: the server is there.
+#[tokio::test]
+async fn a_connection_that_answers_now_and_then_is_kept() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = store_at(&proxy.url());
+    acquired(&store, &fresh()).await;
+    let list = fresh();
+    server.command(&["LPUSH", list.as_str(), "a"]);
+    for refuses in [false, true, false] {
+        server.freeze();
+        for _ in 0..2 {
+            assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+        }
+        server.thaw();
+        if refuses {
+            let error = store.inspect(&list, by()).await.unwrap_err();
+            assert_eq!(error.code(), Some("WRONGTYPE"), "{error}");
+        } else {
+            acquired(&store, &fresh()).await;
+        }
+    }
+    assert_eq!(proxy.connections(), 1);
+}
+
 /// R45.
 #[tokio::test]
 async fn a_full_server_refuses_and_still_releases() {

@@ -100,6 +100,23 @@ async fn a_lease_that_no_replica_confirms_is_given_back() {
     .await;
 }
 
+/// Also where it may take longer than the call: what is in vain is given back in time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiting_for_replicas_ends_before_the_deadline_but_not_long_before() {
+    const DEADLINE: Duration = Duration::from_secs(4);
+    let pair = Pair::start().await;
+    let store = over(&pair, 10 * DEADLINE);
+    acquired(&store, &fresh()).await;
+    pair.replica.freeze();
+    let (key, start) = (fresh(), Instant::now());
+    let acquire = store.acquire(&key, Token::random(), LEASE, start + DEADLINE);
+    let error = acquire.await.unwrap_err();
+    let took = start.elapsed();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    assert_eq!(pair.primary.text(&["GET", key.as_str()]), "");
+    assert!(took > DEADLINE / 2, "only for {took:?}");
+}
+
 /// R2: the repeat finds its own lease, which another connection wrote. That one's replicas are not
 /// this one's to ask about.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

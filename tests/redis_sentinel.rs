@@ -11,7 +11,7 @@ mod promises;
 
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::{sync::watch, time::Instant};
 use tower_webhook_dedup::{
     DedupEvent, LeaseStore, RedisStore, StoreError, StoreErrorKind, store::contract,
 };
@@ -19,8 +19,8 @@ use tower_webhook_dedup::{
 use self::{
     hook::{FAIL, Hook, send_until_taken},
     support::{
-        PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening, refused_by_name, until,
-        works,
+        FakeRedis, PATIENCE, Proxy, RedisServer, Service, acquired, fresh, listening,
+        refused_by_name, until, works,
     },
 };
 
@@ -229,6 +229,39 @@ async fn a_primary_that_dies_is_replaced() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_primary_that_falls_silent_is_replaced() {
     the_primary_is_gone(false).await;
+}
+
+/// Not at each call.
+#[tokio::test]
+async fn sentinels_are_asked_once_a_second_where_the_primary_is() {
+    let (tell, told) = watch::channel(String::new());
+    // Sentinel and primary in one.
+    let fake = FakeRedis::start(move |command| match command[0].as_str() {
+        "SENTINEL" => told.borrow().clone(),
+        "ROLE" => "*1\r\n$6\r\nmaster".into(),
+        _ => "$-1".into(),
+    });
+    let fake = fake.await;
+    let url = fake.url().replace("redis://", "redis+sentinel://");
+    let port = url.rsplit(':').next().unwrap();
+    tell.send_replace(format!(
+        "*2\r\n$9\r\n127.0.0.1\r\n${}\r\n{port}",
+        port.len()
+    ));
+    let asked = || {
+        fake.commands()
+            .iter()
+            .filter(|it| it[0] == "SENTINEL")
+            .count() as u64
+    };
+    let store = RedisStore::open(&format!("{url}/{}", Service::NAME)).unwrap();
+    let start = Instant::now();
+    until("they were asked twice more", async || {
+        works(&store).await && asked() >= 3
+    })
+    .await;
+    let most = 1 + start.elapsed().as_secs();
+    assert!(asked() <= most, "more than {most} times");
 }
 
 /// R48.

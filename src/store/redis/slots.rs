@@ -194,7 +194,11 @@ mod tests {
         let reply = Value::Array(vec![
             range(100, 200, &[(text("b"), 2), (text("c"), 3)]),
             range(0, 50, &[(text(""), 1)]),
-            range(201, 16_383, &[(Value::Nil, 1), (text("::1"), 4)]),
+            range(
+                201,
+                16_383,
+                &[(Value::Nil, 1), (text("::1"), 4), (text("?"), 6)],
+            ),
         ]);
         let mut slots = Slots::read(reply, "a:9").unwrap();
         let owner = |slots: &Slots, slot| slots.owner(slot).map(|it| it.to_string());
@@ -204,7 +208,9 @@ mod tests {
         assert_eq!(owner(&slots, 100).as_deref(), Some("b:2"));
         assert_eq!(owner(&slots, 16_383).as_deref(), Some("a:1"));
         assert_eq!(slots.uncovered(), 49);
-        assert!(slots.nodes().any(|it| &**it == "[::1]:4"));
+        for replica in ["c:3", "[::1]:4", "a:6"] {
+            assert!(slots.nodes().any(|it| &**it == replica), "{replica}");
+        }
         slots.moved(51, "d:5".into());
         assert_eq!(owner(&slots, 51).as_deref(), Some("d:5"));
     }

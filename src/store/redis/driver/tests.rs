@@ -13,6 +13,7 @@ use crate::{StoreError, StoreErrorKind};
 
 mod at_rest;
 mod rig;
+mod room;
 
 fn packed(names: &[&str]) -> String {
     let packed = |name: &&str| String::from_utf8(cmd(name).get_packed_command()).unwrap();
@@ -46,6 +47,7 @@ async fn with_more_than_one_the_driver_steps_back_once_each_time() {
     let mut rig = Rig::new(true);
     for _ in 0..3 {
         let _replies = (rig.push("ONE"), rig.push("TWO"));
+        assert_eq!(rig.woken(), 1);
         assert!(rig.poll().is_pending());
         assert_eq!((rig.woken(), rig.got()), (1, String::new()));
         // The third came meanwhile.
@@ -219,6 +221,21 @@ async fn all_are_told_when_the_connection_breaks() {
 }
 
 #[tokio::test]
+async fn those_are_told_whose_commands_were_not_even_written() {
+    let mut rig = Rig::with_room(true, 7);
+    let first = rig.push(&"A".repeat(100));
+    assert!(rig.work().is_pending());
+    let second = rig.push("TWO");
+    assert!(rig.work().is_pending());
+    assert_eq!(rig.shared.queue.len(), 1);
+    drop(rig.task);
+    for reply in [first.now_or_never(), second.now_or_never()] {
+        let error = reply.unwrap().unwrap_err();
+        assert!(error.is_unrecoverable_error(), "{error}");
+    }
+}
+
+#[tokio::test]
 async fn a_command_that_goes_out_in_pieces_is_whole() {
     let mut rig = Rig::with_room(true, 7);
     let long = "A".repeat(100_000);
@@ -300,6 +317,7 @@ async fn what_a_server_says_before_it_is_asked_is_the_first_reply() {
     let mut rig = Rig::new(true);
     rig.answer("-ERR max number of clients reached\r\n");
     rig.server = duplex(1).0;
+    drop(rig.push("ZERO"));
     assert!(rig.work().is_pending());
     let reply = rig.push("ONE");
     assert!(rig.work().is_ready());
@@ -358,27 +376,4 @@ async fn a_driver_that_waits_for_a_reply_is_not_woken_again_and_again() {
     }
     // The early timer, which is not set again.
     assert_eq!(woken, 1);
-}
-
-#[tokio::test]
-async fn the_room_of_a_long_command_is_given_back() {
-    let mut rig = Rig::new(true);
-    for (length, kept) in [(10, true), (10_000, false), (10, true)] {
-        let reply = rig.push(&"A".repeat(length));
-        assert!(rig.work().is_pending());
-        rig.got();
-        rig.answer("+OK\r\n");
-        assert!(rig.work().is_pending());
-        assert_eq!(reply.await, Ok(Value::Okay));
-        assert_eq!(rig.shared.queue.spare().is_some(), kept, "{length}");
-    }
-}
-
-#[tokio::test]
-async fn the_room_of_a_long_write_is_given_back() {
-    let mut rig = Rig::new(true);
-    let _reply = rig.push(&"A".repeat(2 * Outgoing::KEPT));
-    assert!(rig.work().is_pending());
-    let driver = rig.shared.driver.lock();
-    assert!(driver.as_ref().unwrap().outgoing.bytes.capacity() <= Outgoing::KEPT);
 }
