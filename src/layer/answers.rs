@@ -51,6 +51,9 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
     /// One in the trailers comes too late: the event is recorded as completed before they are
     /// there. A handler that streams has to fail before it answers, or not at all.
     ///
+    /// A proxy passes on the 200 of a service that has this layer, too, and only stands by: there,
+    /// an answer whose `webhook-dedup` header says `standby` should complete nothing.
+    ///
     /// Defaults to any 2xx status.
     pub fn completed_when<F>(mut self, completed: F) -> Self
     where
