@@ -159,9 +159,7 @@ impl Own {
             _ => {
                 link.timeouts.store(0, Ordering::Relaxed);
                 if !link.proven.swap(true, Ordering::Relaxed) {
-                    let mut state = self.state.lock();
-                    state.failures = 0;
-                    state.pause = None;
+                    self.state.lock().failures = 0;
                 }
             }
         }
