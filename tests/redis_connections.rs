@@ -12,7 +12,8 @@ use tokio::{
 use tower_webhook_dedup::{LeaseStore, RedisStore, StoreError, StoreErrorKind};
 
 use self::support::{
-    FakeRedis, Proxy, RedisServer, acquired, by, fresh, refused, refused_by_name, until, works,
+    FakeRedis, Proxy, RedisServer, acquired, builder_at, by, fresh, refused, refused_by_name,
+    until, works,
 };
 
 fn open(server: &RedisServer) -> RedisStore {
@@ -145,10 +146,10 @@ fn a_malformed_url_is_an_error_without_the_password() {
     // No runtime is needed, and no server.
     let store = RedisStore::open("redis://user:s3cr3t@localhost:1/5").unwrap();
     let shown = format!("{store:?}");
-    assert!(
-        shown.contains("localhost:1/5") && !shown.contains("s3cr3t"),
-        "{shown}"
-    );
+    assert!(shown.contains("localhost:1/5"), "{shown}");
+    for not_so in ["s3cr3t", "TLS"] {
+        assert!(!shown.contains(not_so), "{shown}");
+    }
 }
 
 #[test]
@@ -274,6 +275,22 @@ fn a_runtime_that_nobody_drives_holds_up_nobody_for_long() {
     let asleep = runtime();
     asleep.block_on(acquired(&store, &fresh()));
     runtime().block_on(until("it works again", async || works(&store).await));
+    drop(asleep);
+}
+
+/// Nor does the attempt to connect of one.
+#[test]
+fn an_attempt_that_nobody_drives_holds_up_nobody_for_long() {
+    let server = RedisServer::start();
+    let store = builder_at(&server.url()).connect_timeout(Duration::from_secs(1));
+    let store = store.open().unwrap();
+    server.freeze();
+    let asleep = runtime();
+    let soon = Instant::now() + Duration::from_millis(50);
+    let error = asleep.block_on(store.inspect(&fresh(), soon)).unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+    server.thaw();
+    runtime().block_on(acquired(&store, &fresh()));
     drop(asleep);
 }
 

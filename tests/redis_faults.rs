@@ -190,9 +190,47 @@ async fn a_connection_that_stopped_answering_is_replaced() {
         assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
         assert_eq!(proxy.connections(), 1);
     }
+    until("it is closed", async || server.clients().is_empty()).await;
     proxy.forward();
     acquired(&store, &fresh()).await;
     assert_eq!(proxy.connections(), 2);
+}
+
+/// A call that went out over the old one, and has more time than the others.
+#[tokio::test]
+async fn a_connection_is_not_given_up_for_the_one_before_it() {
+    let server = RedisServer::start();
+    let proxy = Proxy::before(&server).await;
+    let store = store_at(&proxy.url());
+    acquired(&store, &fresh()).await;
+    proxy.black_hole();
+    let patient = tokio::spawn({
+        let (store, by) = (store.clone(), Instant::now() + Duration::from_secs(6));
+        async move { store.inspect(&fresh(), by).await }
+    });
+    for _ in 0..3 {
+        assert_eq!(refused(&store).await.kind(), StoreErrorKind::TimedOut);
+    }
+    proxy.forward();
+    acquired(&store, &fresh()).await;
+    let error = patient.await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+    acquired(&store, &fresh()).await;
+    assert_eq!(proxy.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_call_without_time_is_not_sent() {
+    let server = RedisServer::start();
+    let store = open(&server);
+    acquired(&store, &fresh()).await;
+    let key = fresh();
+    let acquire = store.acquire(&key, Token::random(), LEASE, Instant::now());
+    let error = acquire.await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+    assert!(!error.may_have_landed(), "{error}");
+    acquired(&store, &fresh()).await;
+    assert_eq!(server.number(&["DBSIZE"]), 2);
 }
 
 /// Also where the answer is an error: the server is there.

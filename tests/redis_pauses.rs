@@ -18,7 +18,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
-use tower_webhook_dedup::{LeaseStore, RedisStore};
+use tower_webhook_dedup::{LeaseStore, RedisStore, StoreError};
 
 use self::support::{fresh, store_at, works};
 
@@ -28,10 +28,18 @@ const MS: Duration = Duration::from_millis(1);
 /// else the paused clock would go on meanwhile.
 struct Server {
     folder: TempDir,
-    /// Whether it answers. If not, it hangs up on everybody.
-    answers: watch::Sender<bool>,
+    manner: watch::Sender<Manner>,
     /// How many connections came.
     connections: Arc<AtomicU32>,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Manner {
+    /// It hangs up on everybody.
+    Closed,
+    /// It hangs up on those who ask for more than to be let in.
+    Busy,
+    Open,
 }
 
 impl Server {
@@ -40,20 +48,21 @@ impl Server {
         let listener = UnixListener::bind(folder.path().join("redis.sock")).unwrap();
         let server = Self {
             folder,
-            answers: watch::Sender::new(false),
+            manner: watch::Sender::new(Manner::Closed),
             connections: Arc::default(),
         };
-        let (answers, connections) = (server.answers.clone(), server.connections.clone());
+        let (manner, connections) = (server.manner.clone(), server.connections.clone());
         tokio::spawn(async move {
             loop {
                 let (client, _) = listener.accept().await.unwrap();
                 connections.fetch_add(1, Ordering::Relaxed);
-                let mut answers = answers.subscribe();
+                let mut changes = manner.subscribe();
+                let answering = answer(client, manner.subscribe());
                 tokio::spawn(async move {
                     select! {
                         biased;
-                        _ = answers.wait_for(|it| !it) => {}
-                        () = answer(client) => {}
+                        _ = changes.wait_for(|it| *it == Manner::Closed) => {}
+                        () = answering => {}
                     }
                 });
             }
@@ -82,9 +91,13 @@ impl Server {
 }
 
 /// Says to each command that nothing is there.
-async fn answer(mut client: UnixStream) {
+async fn answer(mut client: UnixStream, manner: watch::Receiver<Manner>) {
     let mut command = [0; 1024];
-    while client.read(&mut command).await.is_ok_and(|read| read > 0) {
+    while let Ok(read @ 1..) = client.read(&mut command).await {
+        let asks = command[..read].windows(3).any(|part| part == b"GET");
+        if asks && *manner.borrow() == Manner::Busy {
+            return;
+        }
         client.write_all(b"$-1\r\n").await.unwrap();
     }
 }
@@ -115,12 +128,25 @@ async fn it_is_short_again_after_a_connection_that_was_of_use() {
     for _ in 0..10 {
         server.is_tried(&store).await;
     }
-    server.answers.send_replace(true);
+    server.manner.send_replace(Manner::Open);
     sleep(1_000 * MS).await;
     assert!(works(&store).await);
-    server.answers.send_replace(false);
+    server.manner.send_replace(Manner::Closed);
     server.is_tried(&store).await;
-    server.answers.send_replace(true);
+    server.manner.send_replace(Manner::Open);
     sleep(51 * MS).await;
     assert!(works(&store).await);
+}
+
+/// It gets the error of one that was sent.
+#[tokio::test(start_paused = true)]
+async fn a_call_meanwhile_is_not_sent() {
+    let server = Server::start();
+    server.manner.send_replace(Manner::Busy);
+    let (store, key) = (server.store(), fresh());
+    let call = || store.inspect(&key, Instant::now() + 1_000 * MS);
+    let (sent, unsent) = (call().await.unwrap_err(), call().await.unwrap_err());
+    assert_eq!(server.connections(), 2, "with the repeat of the first");
+    assert!(sent.may_have_landed(), "{sent}");
+    assert!(!unsent.may_have_landed(), "{unsent}");
 }
