@@ -14,7 +14,7 @@ use tower_webhook_dedup::{
 
 use self::{
     hook::{Hook, send_until_taken},
-    support::{FAILED, LEASE, Pair, Proxy, acquired, by, done, fresh, until},
+    support::{FAILED, FakeRedis, LEASE, PATIENCE, Pair, Proxy, acquired, by, done, fresh, until},
 };
 
 const ENOUGH: Duration = Duration::from_secs(2);
@@ -36,8 +36,11 @@ async fn confirmed_writes_keep_the_contract() {
     let pair = Pair::start().await;
     let store = over(&pair, ENOUGH);
     contract(store.clone()).await;
-    let key = fresh();
+    let (key, mut watch) = (fresh(), pair.primary.watch());
     let token = acquired(&store, &key).await;
+    let mut sent = watch.commands();
+    sent.retain(|it| it != "REPLCONF");
+    assert_eq!(sent, ["SET", "WAIT"]);
     let get = || pair.replica.text(&["GET", key.as_str()]);
     assert!(get().contains("running"), "it is there at once");
     let record = done();
@@ -115,6 +118,65 @@ async fn waiting_for_replicas_ends_before_the_deadline_but_not_long_before() {
     assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
     assert_eq!(pair.primary.text(&["GET", key.as_str()]), "");
     assert!(took > DEADLINE / 2, "only for {took:?}");
+}
+
+/// To wait for 0 ms would be to wait for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shortest_time_to_wait_is_short() {
+    let pair = Pair::start().await;
+    let store = over(&pair, Duration::from_nanos(1));
+    pair.replica.freeze();
+    let key = fresh();
+    let acquire = store.acquire(&key, Token::random(), LEASE, by());
+    let error = acquire.await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+}
+
+#[tokio::test]
+async fn what_is_no_number_confirms_nothing() {
+    for answer in ["+OK", ":-1", "$-1"] {
+        let fake = FakeRedis::start(move |command| match command[0].as_str() {
+            "WAIT" => answer.into(),
+            _ => "$-1".into(),
+        });
+        let fake = fake.await;
+        let store = open(&fake.url(), ENOUGH);
+        let key = fresh();
+        let acquire = store.acquire(&key, Token::random(), LEASE, by());
+        let error = acquire.await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::ReadOnly, "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lease_whose_confirmation_is_refused_may_have_landed() {
+    let pair = Pair::start().await;
+    pair.primary
+        .command(&["ACL", "SETUSER", "w", "on", ">p", "~*", "+@all", "-wait"]);
+    let store = open(&format!("{}?user=w&pass=p", pair.primary.url()), ENOUGH);
+    let key = fresh();
+    let acquire = store.acquire(&key, Token::random(), LEASE, by());
+    let error = acquire.await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+    assert!(error.may_have_landed(), "{error}");
+    assert_eq!(pair.primary.number(&["EXISTS", key.as_str()]), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_breaks_under_the_wait_is_replaced() {
+    let pair = Pair::start().await;
+    let store = over(&pair, PATIENCE);
+    pair.replica.freeze();
+    let acquiring = tokio::spawn(async move { acquired(&store, &fresh()).await });
+    until("it waits", async || {
+        let clients = pair.primary.clients();
+        clients.iter().any(|it| it.contains("cmd=wait"))
+    })
+    .await;
+    let kill = ["CLIENT", "KILL", "TYPE", "NORMAL", "SKIPME", "YES"];
+    pair.primary.command(&kill);
+    pair.replica.thaw();
+    acquiring.await.unwrap();
 }
 
 /// R2: the repeat finds its own lease, which another connection wrote. That one's replicas are not
