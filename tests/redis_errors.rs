@@ -2,7 +2,9 @@
 
 mod support;
 
-use tower_webhook_dedup::{LeaseStore, Release, StoreError, StoreErrorKind};
+use std::time::SystemTime;
+
+use tower_webhook_dedup::{Entry, LeaseStore, Release, StoreError, StoreErrorKind, Token};
 
 use self::support::{
     FAILED, FakeRedis, LEASE, RedisServer, acquired, by, fresh, refused, refused_by_name, store_at,
@@ -105,4 +107,39 @@ async fn a_user_without_scripts_is_denied() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+}
+
+/// Only with its text, where the server does not know it.
+#[tokio::test]
+async fn a_script_that_is_refused_is_not_sent_again() {
+    for (line, sent) in [
+        ("-NOPERM this user has no permissions", 1),
+        ("-ERR something new", 1),
+        ("-NOSCRIPT No matching script", 2),
+    ] {
+        let fake = FakeRedis::saying(line).await;
+        let store = store_at(&fake.url());
+        let key = fresh();
+        let renew = store.renew(&key, Token::random(), LEASE, by());
+        assert!(renew.await.is_err());
+        assert_eq!(fake.commands().len(), sent, "{line}");
+    }
+}
+
+/// Others take the event over and fail, each time before this one can.
+#[tokio::test]
+async fn an_entry_that_changes_each_time_is_given_up() {
+    let failed = Entry::Failed {
+        token: Token::random(),
+        at: SystemTime::now(),
+        attempts: 1,
+        status: None,
+    };
+    let failed = failed.to_string();
+    let fake = FakeRedis::saying(&format!("${}\r\n{failed}", failed.len())).await;
+    let (store, key) = (store_at(&fake.url()), fresh());
+    let acquire = store.acquire(&key, Token::random(), LEASE, by());
+    let error = acquire.await.unwrap_err();
+    assert!(error.to_string().contains("changed"), "{error}");
+    assert!(!error.may_have_landed());
 }
