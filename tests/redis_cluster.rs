@@ -13,7 +13,7 @@ use std::{collections::HashSet, time::Duration};
 
 use tokio::{task::JoinSet, time::Instant};
 use tower_webhook_dedup::{
-    Acquire, DedupEvent, Key, LeaseStore, RedisStore, StoreError, StoreErrorKind, Token,
+    Acquire, DedupEvent, Finding, Key, LeaseStore, RedisStore, StoreError, StoreErrorKind, Token,
     store::contract,
 };
 
@@ -69,6 +69,11 @@ async fn a_cluster_in_good_order_keeps_the_promises() {
     braces_in_ids_do_not_choose_the_slot(&cluster).await;
     a_full_node_refuses_and_still_releases(&cluster).await;
     the_documented_rights_are_enough(&cluster).await;
+    let found = store.check().await;
+    let alone = found
+        .iter()
+        .any(|it| matches!(it, Finding::NoReplicas { .. }));
+    assert!(!alone, "{found:?}");
 }
 
 async fn of_many_acquires_one_wins(cluster: &Cluster) {

@@ -208,8 +208,8 @@ mod tests {
         assert_eq!(owner(&slots, 100).as_deref(), Some("b:2"));
         assert_eq!(owner(&slots, 16_383).as_deref(), Some("a:1"));
         assert_eq!(slots.uncovered(), 49);
-        for replica in ["c:3", "[::1]:4", "a:6"] {
-            assert!(slots.nodes().any(|it| &**it == replica), "{replica}");
+        for node in ["b:2", "c:3", "[::1]:4", "a:6"] {
+            assert!(slots.nodes().any(|it| &**it == node), "{node}");
         }
         slots.moved(51, "d:5".into());
         assert_eq!(owner(&slots, 51).as_deref(), Some("d:5"));
