@@ -48,6 +48,9 @@ pub(crate) struct Turn {
     /// Of first deliveries to the layer.
     first: f64,
     duplicate: f64,
+    /// The same with `busy_poll`.
+    busy_first: f64,
+    busy_duplicate: f64,
     /// Of a `PING` from a process like the server, on the server's core.
     round_trip: f64,
     /// Of the store calls of a first delivery, there.
@@ -114,6 +117,16 @@ impl Latency {
         row("– over bare axum and two round trips", Turn::first_over);
         row("layer, duplicate", |it| it.duplicate);
         row("– over bare axum and a round trip", Turn::duplicate_over);
+        row("layer with `busy_poll`, first delivery", |it| it.busy_first);
+        row(
+            "– over bare axum and two round trips",
+            Turn::busy_first_over,
+        );
+        row("layer with `busy_poll`, duplicate", |it| it.busy_duplicate);
+        row(
+            "– over bare axum and a round trip",
+            Turn::busy_duplicate_over,
+        );
         table
     }
 }
@@ -128,12 +141,25 @@ impl Turns {
 impl Turn {
     /// What a first delivery takes over bare axum and two round trips.
     pub(crate) fn first_over(&self) -> f64 {
-        self.first - self.bare - 2.0 * self.round_trip
+        self.over(self.first, 2.0)
     }
 
     /// What a duplicate takes over bare axum and a round trip.
     pub(crate) fn duplicate_over(&self) -> f64 {
-        self.duplicate - self.bare - self.round_trip
+        self.over(self.duplicate, 1.0)
+    }
+
+    /// The same with `busy_poll`.
+    pub(crate) fn busy_first_over(&self) -> f64 {
+        self.over(self.busy_first, 2.0)
+    }
+
+    pub(crate) fn busy_duplicate_over(&self) -> f64 {
+        self.over(self.busy_duplicate, 1.0)
+    }
+
+    fn over(&self, delivery: f64, round_trips: f64) -> f64 {
+        delivery - self.bare - round_trips * self.round_trip
     }
 }
 
@@ -142,6 +168,7 @@ struct Subjects {
     bare: Subject,
     by_hand: Subject,
     layer: Subject,
+    busy: Subject,
     round_trips: Process,
     /// An event that the layer has recorded as done.
     done: u64,
@@ -160,6 +187,7 @@ impl Subjects {
             bare: Subject::start(Server::Bare, lab)?,
             by_hand: Subject::start(Server::HandRolled, lab)?,
             layer: Subject::start(Server::Layer, lab)?,
+            busy: Subject::start(Server::BusyPoll, lab)?,
             round_trips: Process::start(core, &["round-trips", &lab.redis.url()])?,
             done: lab.ids.next(),
         };
@@ -174,6 +202,8 @@ impl Subjects {
         let by_hand = self.by_hand.p50(&mut lab.ids, None, time)?;
         let first = self.layer.p50(&mut lab.ids, None, time)?;
         let duplicate = self.layer.p50(&mut lab.ids, Some(self.done), time)?;
+        let busy_first = self.busy.p50(&mut lab.ids, None, time)?;
+        let busy_duplicate = self.busy.p50(&mut lab.ids, Some(self.done), time)?;
 
         self.round_trips.ask()?;
         let mut micros = || Result::Ok(self.round_trips.line()?.parse::<f64>()? / 1e3);
@@ -182,6 +212,8 @@ impl Subjects {
             by_hand,
             first,
             duplicate,
+            busy_first,
+            busy_duplicate,
             round_trip: micros()?,
             first_calls: micros()?,
             duplicate_call: micros()?,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::driver::Settings;
 #[cfg(feature = "tls")]
 use super::tls::Tls;
 #[cfg(any(feature = "cluster", feature = "sentinel"))]
@@ -14,8 +15,7 @@ pub(super) struct Access {
     pub(super) login: Login,
     pub(super) db: i64,
     pub(super) connect_timeout: Duration,
-    /// Whether commands of many calls go out together.
-    pub(super) coalesce: bool,
+    pub(super) settings: Settings,
     #[cfg(feature = "tls")]
     pub(super) tls: Option<Tls>,
 }

@@ -11,12 +11,14 @@ use std::{
     io,
     pin::Pin,
     task::{Context, Poll, Waker, ready},
+    time::Duration,
 };
 
 use redis::{Cmd, RedisError, RedisResult, Value};
 use tokio::{io::AsyncWrite, sync::oneshot};
 
 use super::{
+    busy_poll::BusyPoll,
     early_timer::EarlyTimer,
     queue::{Command, Queue, broken},
     replies::Replies,
@@ -26,6 +28,15 @@ use super::{
 /// How many commands go out in one write at most: the first reply waits until the server has read
 /// the last of them.
 const MOST_PER_WRITE: usize = 64;
+
+/// What can be chosen.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    /// Whether commands of many calls go out together.
+    pub(super) coalesce: bool,
+    /// For how long after a command went out the task stays awake.
+    pub(super) busy_poll: Duration,
+}
 
 /// Writes what is in the queue, and hands out the replies, until the connection breaks. A task polls
 /// it; but a command that finds it [at rest](Self::is_at_rest) is written by its caller, which spares
@@ -42,6 +53,7 @@ pub(super) struct Driver {
     replies: Replies,
     coalesce: bool,
     early_timer: EarlyTimer,
+    busy_poll: BusyPoll,
     stepped_back: bool,
     /// Room for what comes out of the queue, and goes back.
     taken: VecDeque<Command>,
@@ -76,12 +88,13 @@ impl Driver {
     /// is room.
     const MOST_WAITING: usize = 4096;
 
-    pub(super) fn new(stream: Stream, coalesce: bool) -> Self {
+    pub(super) fn new(stream: Stream, settings: Settings) -> Self {
         Self {
             stream,
             replies: Replies::new(),
-            coalesce,
+            coalesce: settings.coalesce,
             early_timer: EarlyTimer::new(),
+            busy_poll: BusyPoll::new(settings.busy_poll),
             stepped_back: false,
             taken: VecDeque::new(),
             packed: Vec::new(),
@@ -113,6 +126,9 @@ impl Driver {
                 if was_full && !self.is_full() {
                     cx.waker().wake_by_ref();
                 }
+                if !self.waiting.is_empty() {
+                    self.busy_poll.stay_awake(cx);
+                }
                 return Poll::Pending;
             }
         };
@@ -121,11 +137,11 @@ impl Driver {
     }
 
     /// Writes what is in the queue, if it is at rest; the reply then wakes the task, and so does room
-    /// for what could not be written yet. `false`: the task has to be woken.
+    /// for what could not be written yet. `false`: the task has to be woken, be it only to stay awake.
     pub(super) fn write_at_once(&mut self, task: &Waker, queue: &Queue) -> bool {
         let cx = &mut Context::from_waker(task);
         // Ready only with an error, which the task meets again.
-        self.is_at_rest() && self.send(cx, queue).is_pending()
+        self.is_at_rest() && self.send(cx, queue).is_pending() && !self.busy_poll.is_on()
     }
 
     /// Nothing is awaited, and the task has begun to read: what the server says will wake it.
@@ -188,6 +204,7 @@ impl Driver {
         self.has_asked |= !self.waiting.is_empty();
         // Not for as long as there is no reply: a silent server would have it go on for ever.
         self.early_timer.set(cx);
+        self.busy_poll.begin();
         true
     }
 

@@ -3,6 +3,7 @@
 mod access;
 mod attempt;
 mod builder;
+mod busy_poll;
 mod check;
 #[cfg(feature = "cluster")]
 mod cluster;

@@ -52,7 +52,7 @@ impl Server {
     async fn open(&self) -> Result<Wire, RedisStoreError> {
         let stream = stream::connect(&self.address, &self.access).await;
         let stream = stream.map_err(|error| RedisStoreError::new(&error.into()))?;
-        let wire = Wire::over(stream, self.access.coalesce);
+        let wire = Wire::over(stream, self.access.settings);
         self.log_in(&wire).await?;
         if self.access.db != 0 {
             let select = redis::cmd("SELECT").arg(self.access.db).take();

@@ -9,7 +9,12 @@ use std::{
 use redis::{Cmd, RedisResult, Value};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::{driver::Driver, error::RedisStoreError, queue::Queue, stream::Stream};
+use super::{
+    driver::{Driver, Settings},
+    error::RedisStoreError,
+    queue::Queue,
+    stream::Stream,
+};
 use crate::mutex::Mutex;
 
 /// A connection that calls share, and that is closed when it is dropped.
@@ -31,8 +36,8 @@ pub(super) struct Driving(pub(super) Arc<Shared>);
 
 impl Wire {
     /// Starts to speak on a stream.
-    pub(super) fn over(stream: Stream, coalesce: bool) -> Self {
-        let shared = Arc::new(Shared::new(stream, coalesce));
+    pub(super) fn over(stream: Stream, settings: Settings) -> Self {
+        let shared = Arc::new(Shared::new(stream, settings));
         let task = tokio::spawn(Driving(Arc::clone(&shared)));
         Self {
             shared,
@@ -64,10 +69,10 @@ impl Wire {
 }
 
 impl Shared {
-    pub(super) fn new(stream: Stream, coalesce: bool) -> Self {
+    pub(super) fn new(stream: Stream, settings: Settings) -> Self {
         Self {
             queue: Queue::default(),
-            driver: Mutex::new(Some(Driver::new(stream, coalesce))),
+            driver: Mutex::new(Some(Driver::new(stream, settings))),
         }
     }
 

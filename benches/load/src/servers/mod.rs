@@ -35,7 +35,9 @@ pub(crate) enum Server {
     HandRolled,
     /// This layer on Redis, everything at its default.
     Layer,
-    /// The same, with `Cached` around the store.
+    /// The same, and the connection does not sleep while a reply is awaited.
+    BusyPoll,
+    /// This layer on Redis, with `Cached` around the store.
     Cached,
     /// The same, and the layer recognises recent bodies.
     Recent,
@@ -48,10 +50,11 @@ pub(crate) enum Server {
 }
 
 impl Server {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Bare,
         Self::HandRolled,
         Self::Layer,
+        Self::BusyPoll,
         Self::Cached,
         Self::Recent,
         Self::Memory,
@@ -65,6 +68,7 @@ impl Server {
             Self::Bare => "bare axum",
             Self::HandRolled => "hand-rolled SET NX EX",
             Self::Layer => "layer, Redis",
+            Self::BusyPoll => "layer, Redis, busy_poll",
             Self::Cached => "layer, Cached on Redis",
             Self::Recent => "layer, Cached, recent bodies",
             Self::Memory => "layer, MemoryStore",
@@ -89,6 +93,7 @@ impl Server {
             Self::Bare => Ok(app),
             Self::HandRolled => hand_rolled::app(redis).await,
             Self::Layer => Ok(app.layer(layer::layer(RedisStore::open(redis)?))),
+            Self::BusyPoll => Ok(app.layer(layer::busy_poll(redis)?)),
             Self::Cached => Ok(app.layer(layer::cached(redis)?)),
             Self::Recent => Ok(app.layer(layer::cached(redis)?.recent_bodies(64))),
             Self::Memory => Ok(app.layer(layer::layer(MemoryStore::new()))),

@@ -12,6 +12,7 @@ use super::{super::error::RedisStoreError, *};
 use crate::{StoreError, StoreErrorKind};
 
 mod at_rest;
+mod busy_poll;
 mod rig;
 mod room;
 

@@ -8,6 +8,7 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, ready},
+    time::Duration,
 };
 
 use futures_util::FutureExt;
@@ -17,7 +18,10 @@ use tokio::{
     task::{consume_budget, coop::has_budget_remaining, unconstrained, yield_now},
 };
 
-use super::super::super::wire::{Driving, Shared};
+use super::{
+    super::super::wire::{Driving, Shared},
+    Settings,
+};
 
 pub(super) struct Rig {
     pub(super) task: Driving,
@@ -52,13 +56,21 @@ impl Rig {
 
     /// The connection takes so many bytes until the server reads them.
     pub(super) fn with_room(coalesce: bool, room: usize) -> Self {
+        let settings = Settings {
+            coalesce,
+            busy_poll: Duration::ZERO,
+        };
+        Self::with(settings, room)
+    }
+
+    pub(super) fn with(settings: Settings, room: usize) -> Self {
         let (stream, server) = duplex(room);
         let line = Arc::<Mutex<Line>>::default();
         let end = End {
             stream,
             line: line.clone(),
         };
-        let shared = Arc::new(Shared::new(Box::pin(end), coalesce));
+        let shared = Arc::new(Shared::new(Box::pin(end), settings));
         Self {
             task: Driving(Arc::clone(&shared)),
             shared,
@@ -76,12 +88,17 @@ impl Rig {
 
     pub(super) async fn at_rest_with_room(coalesce: bool, room: usize) -> Self {
         let mut rig = Self::with_room(coalesce, room);
-        let reply = rig.push("ZERO");
-        while rig.work().is_pending() && !rig.got().is_empty() {}
-        rig.answer("+OK\r\n");
-        assert!(rig.work().is_pending());
-        assert_eq!(reply.await, Ok(Value::Okay));
+        rig.come_to_rest().await;
         rig
+    }
+
+    /// Sends a first command, and has the reply.
+    pub(super) async fn come_to_rest(&mut self) {
+        let reply = self.push("ZERO");
+        while self.work().is_pending() && !self.got().is_empty() {}
+        self.answer("+OK\r\n");
+        assert!(self.work().is_pending());
+        assert_eq!(reply.await, Ok(Value::Okay));
     }
 
     fn line(&self) -> MutexGuard<'_, Line> {
