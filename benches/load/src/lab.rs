@@ -45,9 +45,9 @@ impl Lab {
             }
             None => "**Not pinned: one core only.**".into(),
         };
-        let redis = &self.redis.version;
+        let redis = &self.redis.name;
         Ok(format!(
-            "Redis {redis}. {cores} Load average before it: {}; stolen by the hypervisor: {:.1} %.",
+            "{redis}. {cores} Load average before it: {}; stolen by the hypervisor: {:.1} %.",
             self.load_average,
             100.0 * stolen as f64 / all.max(1) as f64,
         ))

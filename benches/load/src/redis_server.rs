@@ -19,13 +19,14 @@ pub(crate) struct RedisServer {
     process: Process,
     connection: Connection,
     port: u16,
-    pub(crate) version: String,
+    /// What it is, and which version.
+    pub(crate) name: String,
 }
 
 impl RedisServer {
     /// Starts a server that keeps nothing on disk, and waits until it answers.
     pub(crate) fn start(program: &str, core: Option<usize>) -> Result<Self> {
-        let version = version(program)?;
+        let name = name(program)?;
         // The free port may be taken by the time Redis has started.
         for _ in 0..5 {
             let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
@@ -35,7 +36,7 @@ impl RedisServer {
                     process,
                     connection,
                     port,
-                    version,
+                    name,
                 });
             }
         }
@@ -93,12 +94,15 @@ impl RedisServer {
     }
 }
 
-fn version(program: &str) -> Result<String> {
+/// `Redis 7.4.1`, or `Valkey 9.0.0`.
+fn name(program: &str) -> Result<String> {
     match Command::new(program).arg("--version").output() {
         Ok(output) => {
             let text = String::from_utf8_lossy(&output.stdout);
-            let version = text.split_whitespace().find_map(|it| it.strip_prefix("v="));
-            Ok(version.unwrap_or("unknown").to_owned())
+            let mut words = text.split_whitespace();
+            let name = words.next().unwrap_or("unknown");
+            let version = words.find_map(|it| it.strip_prefix("v="));
+            Ok(format!("{name} {}", version.unwrap_or("unknown")))
         }
         Err(error) if error.kind() == ErrorKind::NotFound => Err(format!(
             "{program} is not installed: scripts/test installs redis-server, as does your system's \

@@ -80,7 +80,9 @@ impl Server {
     /// Why it cannot be measured on this Redis.
     pub(crate) fn obstacle(self, redis: &mut RedisServer) -> Result<Option<&'static str>> {
         if self == Self::AxumIdempotent && !redis.knows("HEXPIRE")? {
-            return Ok(Some("it needs HEXPIRE, which came with Redis 7.4"));
+            return Ok(Some(
+                "it needs HEXPIRE, which came with Redis 7.4 and Valkey 9.0",
+            ));
         }
         Ok(None)
     }
