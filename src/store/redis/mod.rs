@@ -77,8 +77,9 @@ pub use self::{builder::RedisStoreBuilder, error::RedisStoreError, finding::Find
 /// Commands that many requests have at the same time go out in one write, up to 64 of them, and one
 /// that is alone goes out at once. Each keeps its own deadline, reply and error; one
 /// that was given up before it was written is not sent.
-/// [`coalesce(false)`](RedisStoreBuilder::coalesce) turns that off. It is not done on connections
-/// that the store is given.
+/// [`coalesce(false)`](RedisStoreBuilder::coalesce) turns that off. Where requests come one at a
+/// time, [`busy_poll`](RedisStoreBuilder::busy_poll) has them wait less for a Redis that is near.
+/// Neither is done on connections that the store is given.
 ///
 /// A store made with [`new`](Self::new) uses the connection that it is given, and cannot replace
 /// it.
@@ -182,7 +183,7 @@ impl RedisStore {
     }
 
     /// For a store of which the URL does not say everything: certificates, replicas that have to
-    /// confirm, the credentials for Sentinels, the connect timeout.
+    /// confirm, the credentials for Sentinels, the connect timeout, how commands are sent.
     pub fn builder(url: &str) -> RedisStoreBuilder {
         RedisStoreBuilder::new(url)
     }
