@@ -26,7 +26,8 @@ use axum::{
 use futures_util::{StreamExt, stream};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::task::TaskTracker;
 use tower_webhook_dedup::{
     BoxStore, Dedup, DrainHandle, Key, LeaseStore, MemoryStore, Ran, RedisStore,
 };
@@ -43,7 +44,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         Ok(url) => RedisStore::open(&url)?.boxed(),
         Err(_) => MemoryStore::new().boxed(),
     };
-    let (app, drain) = app(store, |element| async move {
+    let (app, background) = app(store, |element| async move {
         println!("{element}");
         Ok(())
     });
@@ -55,7 +56,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, app)
         .with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })
         .await?;
-    _ = drain.drain(Duration::from_secs(20)).await;
+    background.end(Duration::from_secs(20)).await;
     Ok(())
 }
 
@@ -63,14 +64,21 @@ async fn main() -> Result<(), Box<dyn Error>> {
 pub(crate) type Element = Box<RawValue>;
 
 /// The routes. Signatures go outside, as in the example `signature`.
-pub(crate) fn app<W, F>(store: BoxStore, work: W) -> (Router, DrainHandle)
+pub(crate) fn app<W, F>(store: BoxStore, work: W) -> (Router, Background)
 where
     W: Fn(Element) -> F + Send + Sync + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
 {
     let dedup = Dedup::new(store).retention(RETENTION);
-    let drain = dedup.drain_handle();
-    let receiver = Arc::new(Receiver { dedup, work });
+    let background = Background {
+        batches: TaskTracker::new(),
+        drain: dedup.drain_handle(),
+    };
+    let receiver = Arc::new(Receiver {
+        dedup,
+        work,
+        batches: background.batches.clone(),
+    });
     let route = |key_of: KeyOf| {
         post(
             move |State(receiver): State<Arc<Receiver<W>>>, body: Bytes| async move {
@@ -82,12 +90,30 @@ where
         .route("/webhooks/sendgrid", route(sendgrid))
         .route("/webhooks/hubspot", route(hubspot))
         .with_state(receiver);
-    (app, drain)
+    (app, background)
+}
+
+/// What goes on when the server has stopped.
+pub(crate) struct Background {
+    batches: TaskTracker,
+    drain: DrainHandle,
+}
+
+impl Background {
+    /// Lets it end.
+    pub(crate) async fn end(self, limit: Duration) {
+        // Those whose senders hung up. They are tasks of our own, which a drain knows nothing of.
+        self.batches.close();
+        _ = timeout(limit, self.batches.wait()).await;
+        // What the store could not be told.
+        _ = self.drain.drain(Duration::from_secs(5)).await;
+    }
 }
 
 struct Receiver<W> {
     dedup: Dedup<BoxStore>,
     work: W,
+    batches: TaskTracker,
 }
 
 /// Which event an element is; `None` where it does not say.
@@ -153,7 +179,8 @@ where
     };
     // A task of its own, which goes on when the sender hangs up: some wait for 5 seconds only. What
     // it completes, the retry need not run again.
-    let settled = tokio::spawn(settle(receiver, key_of, elements)).await;
+    let batches = receiver.batches.clone();
+    let settled = batches.spawn(settle(receiver, key_of, elements)).await;
     let Ok(settled) = settled else {
         return StatusCode::INTERNAL_SERVER_ERROR.into_response();
     };

@@ -289,6 +289,28 @@ async fn what_is_wrong_with_sentinels_is_found_out() {
     .await;
 }
 
+#[tokio::test]
+async fn a_sentinel_that_is_taken_for_a_server_is_one_finding() {
+    let (_, sentinel) = support::listening(&["--sentinel"]);
+    let client = redis::Client::open(sentinel.url()).unwrap();
+    let given = client.get_multiplexed_async_connection().await.unwrap();
+    for store in [open(&sentinel), RedisStore::new(given)] {
+        let findings = store.check().await;
+        assert!(
+            matches!(&findings[..], [Finding::Sentinel { .. }]),
+            "{findings:?}"
+        );
+        assert!(found(&store).await[0].contains("redis+sentinel://"));
+    }
+    // It has no databases either, so that no connection comes about.
+    let store = RedisStore::open(&format!("{}?db=1", sentinel.url())).unwrap();
+    let findings = found(&store).await;
+    assert!(
+        matches!(&findings[..], [one] if one.contains("redis+sentinel://")),
+        "{findings:?}"
+    );
+}
+
 /// What the documentation says that an event takes.
 #[tokio::test]
 async fn an_event_takes_as_much_memory_as_documented() {

@@ -7,12 +7,13 @@ use std::time::SystemTime;
 use tower_webhook_dedup::{Entry, LeaseStore, Release, StoreError, StoreErrorKind, Token};
 
 use self::support::{
-    FAILED, FakeRedis, LEASE, RedisServer, acquired, by, fresh, refused, refused_by_name, store_at,
+    FAILED, FakeRedis, LEASE, RedisServer, acquired, by, fresh, listening, refused,
+    refused_by_name, store_at,
 };
 
 #[tokio::test]
 async fn errors_of_the_server_are_sorted() {
-    use StoreErrorKind::{BadReply, Denied, OutOfMemory, ReadOnly, Unreachable};
+    use StoreErrorKind::{BadReply, Denied, Misconfigured, OutOfMemory, ReadOnly, Unreachable};
     for (line, kind) in [
         (
             "-LOADING Redis is loading the dataset in memory",
@@ -50,6 +51,12 @@ async fn errors_of_the_server_are_sorted() {
             ReadOnly,
         ),
         ("-ERR something new", BadReply),
+        ("-ERR unknown command 'SETTLE'", BadReply),
+        ("-ERR unknown command 'SET'", Misconfigured),
+        (
+            "-ERR unknown command `SET`, with args beginning with: `k`,",
+            Misconfigured,
+        ),
         ("+OK", BadReply),
         (":1", BadReply),
         ("*0", BadReply),
@@ -107,6 +114,17 @@ async fn a_user_without_scripts_is_denied() {
         .await
         .unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_is_taken_for_a_server_is_misconfigured() {
+    let (_, sentinel) = listening(&["--sentinel"]);
+    for url in [sentinel.url(), format!("{}?db=1", sentinel.url())] {
+        let error = refused_by_name(&store_at(&url)).await;
+        assert_eq!(error.kind(), StoreErrorKind::Misconfigured, "{error}");
+        assert!(error.to_string().contains("redis+sentinel://"), "{error}");
+        assert!(!error.may_have_landed());
+    }
 }
 
 /// Only with its text, where the server does not know it.

@@ -3,12 +3,15 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
-use axum::Router;
-use http::StatusCode;
+use axum::{Router, body::Body};
+use futures_util::FutureExt;
+use http::{Request, StatusCode};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::Semaphore};
+use tower::ServiceExt;
 use tower_webhook_dedup::{BoxStore, LeaseStore, MemoryStore};
 
 use crate::{
@@ -71,11 +74,25 @@ fn store() -> BoxStore {
 async fn start() -> (Web, Work) {
     let work = Work::default();
     let worker = work.clone();
-    let (app, _drain) = example::app(store(), move |element| {
+    let (app, _background) = example::app(store(), move |element| {
         let ran = worker.run(&serde_json::from_str(element.get()).unwrap());
         async { ran }
     });
     (serve(app).await, work)
+}
+
+/// Each element waits for a permit.
+fn gated(store: &MemoryStore) -> (Router, example::Background, Arc<Semaphore>) {
+    let gate = Arc::new(Semaphore::new(0));
+    let waiting = gate.clone();
+    let (app, background) = example::app(store.clone().boxed(), move |_| {
+        let gate = waiting.clone();
+        async move {
+            gate.acquire().await.unwrap().forget();
+            Ok(())
+        }
+    });
+    (app, background, gate)
 }
 
 async fn deliver(web: &Web, path: &str, fixture_name: &str) -> Answer {
@@ -176,27 +193,59 @@ async fn elements_without_an_id_run_each_time_and_equal_ones_of_a_batch_once() {
 
 #[tokio::test]
 async fn an_element_that_another_request_is_running_is_asked_for_again() {
-    let gate = Arc::new(Semaphore::new(0));
     let store = MemoryStore::new();
-    let (waiting, kept) = (gate.clone(), store.clone());
-    let (app, _drain) = example::app(store.boxed(), move |_| {
-        let gate = waiting.clone();
-        async move {
-            gate.acquire().await.unwrap().forget();
-            Ok(())
-        }
-    });
+    let (app, _background, gate) = gated(&store);
     let web = serve(app).await;
     let body = r#"[{"sg_event_id":"a"}]"#;
     let first = tokio::spawn({
         let web = web.clone();
         async move { web.post(SENDGRID, body).await }
     });
-    until("the first is running", async || kept.len() == 1).await;
+    until("the first is running", async || store.len() == 1).await;
     let second = web.post(SENDGRID, body).await;
     assert_eq!(second.status, StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(second.json(), settled(0, 0, 0, 1));
     gate.add_permits(1);
     assert_eq!(first.await.unwrap().json(), settled(1, 0, 0, 0));
     assert_eq!(web.post(SENDGRID, body).await.json(), settled(0, 1, 0, 0));
+}
+
+/// More than run at once.
+const MANY: usize = 20;
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_whose_sender_hung_up_is_waited_for_at_the_end() {
+    let store = MemoryStore::new();
+    let (app, background, gate) = gated(&store);
+    let elements: Vec<_> = (0..MANY)
+        .map(|n| json!({ "sg_event_id": n.to_string() }))
+        .collect();
+    let body = Value::from(elements).to_string();
+    let deliver = |body: &str| {
+        let request = Request::post(SENDGRID).body(Body::from(body.to_owned()));
+        tokio::spawn(app.clone().oneshot(request.unwrap()))
+    };
+    let first = deliver(&body);
+    until("it is running", async || !store.is_empty()).await;
+    first.abort();
+    assert!(first.await.unwrap_err().is_cancelled());
+
+    let mut end = Box::pin(background.end(Duration::from_secs(20)));
+    assert!((&mut end).now_or_never().is_none());
+    gate.add_permits(MANY);
+    end.await;
+    // Without a permit, nothing runs again.
+    let retry = deliver(&body).await.unwrap().unwrap();
+    assert_eq!(retry.status(), StatusCode::OK);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_does_not_end_is_not_waited_for_for_ever() {
+    let store = MemoryStore::new();
+    let (app, background, _gate) = gated(&store);
+    let request = Request::post(SENDGRID).body(Body::from(r#"[{"sg_event_id":"a"}]"#));
+    let batch = tokio::spawn(app.oneshot(request.unwrap()));
+    until("it is running", async || !store.is_empty()).await;
+    background.end(Duration::from_secs(20)).await;
+    assert!(!batch.is_finished());
 }

@@ -153,7 +153,7 @@ impl Checked<'_> {
     }
 
     /// Runs what the store runs, on a key that does not exist and in such a way that nothing
-    /// happens. Whether it is a replica, about which nothing else matters.
+    /// happens. Whether it is a replica or a Sentinel, about which nothing else matters.
     async fn check_rights(&mut self) -> Result<bool, RedisStoreError> {
         let key = Key::new("check", Token::random().to_string());
         let key = key.as_str();
@@ -189,6 +189,10 @@ impl Checked<'_> {
                     self.findings.push(Finding::Replica { server });
                     return Ok(true);
                 }
+                (Some("ERR"), _) if self.is_sentinel().await => {
+                    self.findings.push(Finding::Sentinel { server });
+                    return Ok(true);
+                }
                 // It let us run it.
                 (Some("MOVED" | "ASK" | "NOSCRIPT"), _) => {}
                 (Some("NOAUTH" | "WRONGPASS"), _)
@@ -204,6 +208,12 @@ impl Checked<'_> {
             }
         }
         Ok(false)
+    }
+
+    /// Asked where a command is unknown: a Sentinel knows none of them.
+    async fn is_sentinel(&self) -> bool {
+        let info = self.send(redis::cmd("INFO").arg("server"), false).await;
+        info.is_ok_and(|info| Info::read(&info).text("redis_mode") == Some("sentinel"))
     }
 
     async fn check_info(&mut self, info: &Info) -> Result<(), RedisStoreError> {

@@ -20,7 +20,7 @@ use crate::{StoreError, StoreErrorKind};
 /// | [`OutOfMemory`](StoreErrorKind::OutOfMemory) | `OOM`; `MISCONF`, which in most cases is a full disk |
 /// | [`Denied`](StoreErrorKind::Denied) | `NOAUTH`, `WRONGPASS`, `NOPERM`, `DENIED`, a refused `AUTH` |
 /// | [`BadReply`](StoreErrorKind::BadReply) | a value that is not an [`Entry`](crate::Entry), `WRONGTYPE`, `MOVED` (the server is one node of a cluster), any other error |
-/// | [`Misconfigured`](StoreErrorKind::Misconfigured) | only when opened: the URL is malformed or needs a feature that is off, a certificate cannot be read |
+/// | [`Misconfigured`](StoreErrorKind::Misconfigured) | when opened: the URL is malformed or needs a feature that is off, a certificate cannot be read; when called: the server does not know `SET` or `SELECT`, as a Sentinel does not |
 #[derive(Clone)]
 pub struct RedisStoreError {
     kind: StoreErrorKind,
@@ -73,17 +73,21 @@ impl RedisStoreError {
 
     /// The server refused the command with these words, so it was not executed.
     pub(super) fn said(code: &str, detail: &str) -> Self {
-        let text = format!("{code} {detail}").into();
+        let mut text = format!("{code} {}", detail.trim_end());
         let code = match code {
             "ERR" => code_within(detail).unwrap_or(code),
             code => code,
         };
+        let kind = kind_of(code, detail);
+        if kind == StoreErrorKind::Misconfigured {
+            text += " (if this is a Sentinel, the URL should begin with redis+sentinel://)";
+        }
         Self {
-            kind: kind_of(code, detail),
+            kind,
             may_have_landed: false,
             broken: false,
             code: Some(code.into()),
-            text,
+            text: text.into(),
         }
     }
 
@@ -212,8 +216,18 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "ERR" if detail.contains("user executing the script") || detail.contains("ACL failure") => {
             StoreErrorKind::Denied
         }
+        "ERR" if matches!(unknown_command(detail), Some("SET" | "SELECT")) => {
+            StoreErrorKind::Misconfigured
+        }
         _ => StoreErrorKind::BadReply,
     }
+}
+
+/// The command that the server says it does not know, as in ``unknown command `SET`, with args …``.
+/// Newer ones have other quotes.
+fn unknown_command(detail: &str) -> Option<&str> {
+    let command = detail.strip_prefix("unknown command ")?;
+    command.split(['\'', '`']).nth(1)
 }
 
 /// The code behind a plain `ERR`: servers older than 7.0 wrap the error of a command in that of its

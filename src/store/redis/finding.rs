@@ -47,6 +47,11 @@ pub enum Finding {
         /// Where.
         server: String,
     },
+    /// The server is a Sentinel: it keeps no events, but says where the server is that does.
+    Sentinel {
+        /// Where.
+        server: String,
+    },
     /// Fewer replicas are connected than have to confirm, so every event is refused.
     TooFewReplicas {
         /// Where.
@@ -146,6 +151,11 @@ impl fmt::Display for Finding {
                 f,
                 "{server} is one node of a cluster, and refuses the events of the others: the URL \
                  should begin with redis+cluster://, or rediss+cluster://."
+            ),
+            Self::Sentinel { server } => write!(
+                f,
+                "{server} is a Sentinel, which keeps no events: the URL should begin with \
+                 redis+sentinel://, or rediss+sentinel://, and name the service that it watches."
             ),
             Self::TooFewReplicas {
                 server,

@@ -26,10 +26,12 @@ pub(super) struct Replies {
     measured: Measured,
 }
 
-/// The values of the first reply that are here as a whole: a long array comes in many reads, and
-/// none of them looks at all of it again.
+/// The values of the first reply that are here as a whole: a long array, or a long line, comes in
+/// many reads, and none of them looks at all of it again.
 struct Measured {
     length: usize,
+    /// How much of the line that follows has no end in it.
+    searched: usize,
     /// How many are to come.
     left: usize,
 }
@@ -94,27 +96,18 @@ impl Replies {
 
 /// The first reply and its length, if it is here as a whole.
 fn first(bytes: &[u8], measured: &mut Measured) -> RedisResult<Option<(Value, usize)>> {
-    let Some(head) = Head::of(bytes) else {
+    let Some(length) = measured.whole(bytes) else {
         return Ok(None);
     };
-    let (value, length) = match (head.kind, head.number) {
-        (b':', Some(number)) => (Value::Int(number), head.length),
-        (b'$', Some(..0)) => (Value::Nil, head.length),
-        _ => {
-            let Some(length) = measured.whole(bytes) else {
-                return Ok(None);
-            };
-            match &bytes[head.length..length] {
-                [text @ .., b'\r', b'\n'] if head.kind == b'$' => {
-                    (Value::BulkString(text.to_vec()), length)
-                }
-                _ => {
-                    let parsed = parse_redis_value(&bytes[..length]);
-                    // Its own error may be that the connection ended, where bytes are missing.
-                    (parsed.map_err(|_| malformed())?, length)
-                }
-            }
-        }
+    let Some(head) = Head::of(bytes, 0) else {
+        return Err(malformed());
+    };
+    let value = match (head.kind, head.number, &bytes[head.length..length]) {
+        (b':', Some(number), _) => Value::Int(number),
+        (b'$', Some(..0), _) => Value::Nil,
+        (b'$', _, [text @ .., b'\r', b'\n']) => Value::BulkString(text.to_vec()),
+        // Its own error may be that the connection ended, where bytes are missing.
+        _ => parse_redis_value(&bytes[..length]).map_err(|_| malformed())?,
     };
     Ok(Some((value, length)))
 }
@@ -125,14 +118,23 @@ fn malformed() -> RedisError {
 
 impl Measured {
     const fn nothing() -> Self {
-        Self { length: 0, left: 1 }
+        Self {
+            length: 0,
+            searched: 0,
+            left: 1,
+        }
     }
 
     /// The length of the first reply, if it is here as a whole. A malformed one ends where that
     /// shows.
     fn whole(&mut self, bytes: &[u8]) -> Option<usize> {
         while self.left > 0 {
-            let head = Head::of(&bytes[self.length..])?;
+            let line = &bytes[self.length..];
+            let Some(head) = Head::of(line, self.searched) else {
+                // The last byte may be the first one of the end.
+                self.searched = line.len().saturating_sub(1);
+                return None;
+            };
             let length = self.length + head.length;
             // A negative one stands for null.
             let number = head.number.map(|number| usize::try_from(number).ok());
@@ -152,7 +154,7 @@ impl Measured {
             if length > bytes.len() {
                 return None;
             }
-            self.length = length;
+            (self.length, self.searched) = (length, 0);
             self.left = (self.left - 1).saturating_add(values);
         }
         Some(self.length)
@@ -180,8 +182,8 @@ const fn is_aggregate(kind: u8) -> bool {
 }
 
 impl Head {
-    /// `None`: the line is not here as a whole.
-    fn of(bytes: &[u8]) -> Option<Self> {
+    /// `None`: the line is not here as a whole. Its first `searched` bytes have no end in them.
+    fn of(bytes: &[u8], searched: usize) -> Option<Self> {
         let (&kind, rest) = bytes.split_first()?;
         // No such type: there may never be an end of the line.
         if !is_simple(kind) && !is_aggregate(kind) {
@@ -191,7 +193,8 @@ impl Head {
                 length: 1,
             });
         }
-        let end = rest.windows(2).position(|two| two == b"\r\n")?;
+        let from = searched.saturating_sub(1);
+        let end = from + rest[from..].windows(2).position(|two| two == b"\r\n")?;
         let number = str::from_utf8(&rest[..end]).ok();
         Some(Self {
             kind,

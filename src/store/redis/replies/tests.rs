@@ -173,6 +173,25 @@ async fn what_was_measured_is_not_measured_again() {
     assert!(reply.is_some_and(|reply| reply.is_err()));
 }
 
+/// The time that a line without an end takes would grow with the square of its length.
+#[tokio::test]
+async fn what_was_searched_for_the_end_of_a_line_is_not_searched_again() {
+    for said in ["+it is lon", "*2\r\n:1\r\n-it is lon"] {
+        let (mut server, mut stream) = duplex(1 << 10);
+        let mut replies = Replies::new();
+        server.write_all(said.as_bytes()).await.unwrap();
+        let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+        assert!(reply.is_none(), "{reply:?}");
+        // With this in it, the line would end here.
+        replies.buffer[said.len() - 4..][..2].copy_from_slice(b"\r\n");
+        server.write_all(b"g\r\n").await.unwrap();
+        let reply = unconstrained(replies.next(&mut stream)).now_or_never();
+        assert!(reply.is_some_and(|reply| reply.is_ok()), "{said:?}");
+        let rest = unconstrained(replies.next(&mut stream)).now_or_never();
+        assert!(rest.is_none(), "{said:?}: {rest:?}");
+    }
+}
+
 /// Nor is room made for what is only announced.
 #[tokio::test]
 async fn what_is_not_here_is_waited_for() {
