@@ -2,6 +2,7 @@
 
 mod layers;
 mod runs;
+mod unkept;
 
 #[path = "../support/http.rs"]
 mod http_support;
