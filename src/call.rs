@@ -55,6 +55,8 @@ impl Call {
         let Guard { dedup, rules } = guard;
         let outside = request.parts.extensions.get::<Delivery>();
         let protected = lease.is_some_and(Lease::is_confirmed);
+        // Others are kept off by the lease outside alone, so it has to end with that.
+        let depends = !protected && outside.is_some_and(Delivery::keeps_event);
         Self {
             event_id: identity.event_id.of(&request.data).into(),
             by_body: identity.by_body,
@@ -68,7 +70,11 @@ impl Call {
             shadow: rules.shadow,
             tracker: dedup.tracker().clone(),
             settings: dedup.settings().clone(),
-            on_disconnect: rules.on_disconnect(),
+            on_disconnect: if depends {
+                OnDisconnect::Cancel
+            } else {
+                rules.on_disconnect()
+            },
             bytes: request.size(),
             running: AtomicBool::new(true),
             detached: AtomicBool::new(context.is_none()),

@@ -48,6 +48,11 @@ impl Delivery {
         self.runs().map(|run| Arc::downgrade(&run)).collect()
     }
 
+    /// Whether an event is safe with any of these runs.
+    pub(crate) fn keeps_event(&self) -> bool {
+        self.runs().any(|run| run.keeps_event())
+    }
+
     /// Those of these runs whose end will be recorded.
     pub(crate) fn recorded(&self) -> impl Iterator<Item = Arc<Call>> {
         let has_say = |beat: &Arc<Beat>| !beat.is_handed_over();

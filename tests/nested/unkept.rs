@@ -241,3 +241,27 @@ async fn what_is_in_flight_by_another_key_is_not_acknowledged() {
         assert_eq!(handler.runs(), 0);
     }
 }
+
+/// Nothing else than the run outside keeps others from running beside it.
+#[tokio::test(start_paused = true)]
+async fn an_unprotected_run_inside_ends_with_the_one_outside() {
+    let (store, handler) = (Faulty::new(), Handler::first_then(secs(9), 200, 200));
+    let inner =
+        by_id(Faulty::broken(Operation::Acquire, Fault::Hang)).store_failure(StoreFailure::Forward);
+    let service = nest(&by_id(store.clone()).run_limit(secs(1)), &inner, &handler);
+    assert_eq!(send(&service, post("e1")).await.status, 504);
+    assert!(inner.drain_handle().drain(secs(60)).await.is_complete());
+    assert_eq!((handler.runs(), handler.ended()), (1, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_inside_with_a_lease_of_its_own_goes_on_without_the_one_outside() {
+    let (store, handler) = (Faulty::new(), Handler::first_then(secs(9), 200, 200));
+    let outer = by_id(store.elsewhere()).key_by(KeyBy::IdAndBody);
+    let inner = by_id(store.elsewhere());
+    let service = nest(&outer.run_limit(secs(1)), &inner, &handler);
+    assert_eq!(send(&service, post("e1")).await.status, 504);
+    assert!(is_in_flight(&store).await);
+    assert!(inner.drain_handle().drain(secs(60)).await.is_complete());
+    assert!(is_done(&store).await && handler.ended() == 1);
+}
