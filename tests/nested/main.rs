@@ -3,6 +3,7 @@
 mod layers;
 mod runs;
 mod unkept;
+mod worlds;
 
 #[path = "../support/http.rs"]
 mod http_support;
