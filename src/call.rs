@@ -9,7 +9,7 @@ use std::{
 };
 
 use crate::{
-    BodyHash, DedupEvent, Delivery, Key, Lease, LeaseStore, OnDisconnect, Token,
+    BodyHash, DedupEvent, Delivery, Key, Lease, LeaseStore, OnDisconnect,
     buffered::Buffered,
     delivery::Identity,
     engine::{Beat, Settings, Tracker},
@@ -26,11 +26,13 @@ pub(crate) struct Call {
     /// As in [`Identity`].
     pub(crate) target: Option<BodyHash>,
     pub(crate) attempt: u32,
-    /// What holds the event, or may.
-    pub(crate) token: Option<Token>,
     /// The runs of layers outside that this one is part of.
     pub(crate) outside: Vec<Weak<Self>>,
+    /// What holds the event, or may.
     pub(crate) beat: Option<Arc<Beat>>,
+    /// Whether it does.
+    pub(crate) protected: bool,
+    shadow: bool,
     tracker: Arc<Tracker>,
     settings: Arc<Settings>,
     on_disconnect: OnDisconnect,
@@ -51,7 +53,10 @@ impl Call {
         context: Option<Context>,
     ) -> Self {
         let Guard { dedup, rules } = guard;
-        let outside = request.parts.extensions.get().map(Delivery::to_runs);
+        let outside = request.parts.extensions.get::<Delivery>();
+        let protected = lease.is_some_and(Lease::is_confirmed);
+        // Others are kept off by the lease outside alone, so it has to end with that.
+        let depends = !protected && outside.is_some_and(Delivery::keeps_event);
         Self {
             event_id: identity.event_id.of(&request.data).into(),
             by_body: identity.by_body,
@@ -59,12 +64,17 @@ impl Call {
             body_hash: identity.body_hash,
             target: identity.target,
             attempt: lease.map_or(1, Lease::attempt),
-            token: lease.map(Lease::token),
-            outside: outside.unwrap_or_default(),
-            beat: lease.and_then(Lease::beat).cloned(),
+            outside: outside.map(Delivery::to_runs).unwrap_or_default(),
+            beat: lease.map(Lease::beat).cloned(),
+            protected,
+            shadow: rules.shadow,
             tracker: dedup.tracker().clone(),
             settings: dedup.settings().clone(),
-            on_disconnect: rules.on_disconnect(),
+            on_disconnect: if depends {
+                OnDisconnect::Cancel
+            } else {
+                rules.on_disconnect()
+            },
             bytes: request.size(),
             running: AtomicBool::new(true),
             detached: AtomicBool::new(context.is_none()),
@@ -74,6 +84,13 @@ impl Call {
 
     pub(crate) fn is_running(&self) -> bool {
         self.running.load(Ordering::Acquire)
+    }
+
+    /// Whether the event is safe with this run: it is held until the handler is done, or dropped. In
+    /// the shadow a handler may take longer than leases are renewed.
+    pub(crate) fn keeps_event(&self) -> bool {
+        let has_lease = self.protected && !self.shadow;
+        has_lease && self.beat.as_ref().is_some_and(|beat| !beat.is_lost())
     }
 
     pub(crate) fn is_detached(&self) -> bool {

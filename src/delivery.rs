@@ -5,7 +5,7 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use crate::{BodyHash, Key, Record, Token, call::Call, identity::IdText};
+use crate::{BodyHash, Key, Record, call::Call, engine::Beat, identity::IdText};
 
 /// The delivery that a handler is running, in the extensions of its request.
 ///
@@ -48,15 +48,16 @@ impl Delivery {
         self.runs().map(|run| Arc::downgrade(&run)).collect()
     }
 
-    /// The tokens that these runs have.
-    pub(crate) fn tokens(&self) -> impl Iterator<Item = Token> {
-        self.runs().filter_map(|run| run.token)
+    /// Whether an event is safe with any of these runs.
+    pub(crate) fn keeps_event(&self) -> bool {
+        self.runs().any(|run| run.keeps_event())
     }
 
-    /// The tokens that those of these runs have which are of this event.
-    pub(crate) fn tokens_of(&self, key: &Key) -> impl Iterator<Item = Token> {
-        let runs = self.runs().filter(move |run| run.key == *key);
-        runs.filter_map(|run| run.token)
+    /// Those of these runs whose end will be recorded.
+    pub(crate) fn recorded(&self) -> impl Iterator<Item = Arc<Call>> {
+        let has_say = |beat: &Arc<Beat>| !beat.is_handed_over();
+        self.runs()
+            .filter(move |run| run.beat.as_ref().is_some_and(has_say))
     }
 
     /// The id of the event, as the request has it; the body's hash where
@@ -98,15 +99,15 @@ impl Delivery {
     /// [shadow](crate::WebhookDedupLayer::shadow).
     #[must_use]
     pub fn is_protected(&self) -> bool {
-        self.0.beat.is_some()
+        self.0.protected
     }
 
     /// Resolves when the lease is lost: another run may begin beside this one. A handler that can
     /// stop safely should. Never resolves for a run that is fine, or that has no lease.
     pub async fn lease_lost(&self) {
         match &self.0.beat {
-            Some(beat) => beat.lost().await,
-            None => std::future::pending().await,
+            Some(beat) if self.0.protected => beat.lost().await,
+            _ => std::future::pending().await,
         }
     }
 

@@ -1,13 +1,15 @@
 //! What all requests through one layer share, and the answers that they get from it.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::Body;
 
 use crate::{
     BodyHash, Dedup, DedupEvent, Delivery, Entry, Error, Key, LeaseStore, Outcome, Record, Refusal,
-    RequestBody, ResponseBody, buffered::Buffered, delivery::Identity, replay::replay, reply,
-    rules::Rules, run::Ended,
+    RequestBody, ResponseBody, buffered::Buffered, delivery::Identity, engine::Beat,
+    replay::replay, reply, rules::Rules, run::Ended,
 };
 
 /// The engine, and the rules of the HTTP side.
@@ -23,6 +25,8 @@ pub(crate) enum Outside {
     Nothing,
     /// The run that holds it.
     Holds { attempt: u32 },
+    /// The run that holds it for now, and does not keep it.
+    Claims { attempt: u32, claim: Arc<Beat> },
     /// A run that takes the answer for its own: it is of another key, or has lost the event, or has
     /// it in another store.
     Waits,
@@ -47,19 +51,25 @@ impl<St: LeaseStore> Guard<St> {
     /// its event.
     pub(crate) async fn outside(&self, request: &Buffered, key: &Key) -> Result<Outside, Error> {
         let delivery = request.parts.extensions.get::<Delivery>();
-        let Some(delivery) = delivery.filter(|it| it.tokens().next().is_some()) else {
+        let mut runs: Vec<_> = delivery.into_iter().flat_map(Delivery::recorded).collect();
+        if runs.is_empty() {
             return Ok(Outside::Nothing);
-        };
-        if delivery.tokens_of(key).next().is_none() {
+        }
+        runs.retain(|run| run.key == *key);
+        if runs.is_empty() {
             return Ok(Outside::Waits);
         }
-        Ok(match self.dedup.inspect(key).await? {
-            Some(Entry::Running { token, attempt, .. })
-                if delivery.tokens_of(key).any(|held| held == token) =>
-            {
-                Outside::Holds { attempt }
-            }
-            _ => Outside::Waits,
+        let Some(Entry::Running { token, attempt, .. }) = self.dedup.inspect(key).await? else {
+            return Ok(Outside::Waits);
+        };
+        let claims = runs.iter().find_map(|run| {
+            let claim = run.beat.as_ref().filter(|beat| beat.token() == token)?;
+            Some((run, claim.clone()))
+        });
+        Ok(match claims {
+            Some((run, _)) if run.keeps_event() => Outside::Holds { attempt },
+            Some((_, claim)) => Outside::Claims { attempt, claim },
+            None => Outside::Waits,
         })
     }
 

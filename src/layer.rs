@@ -73,8 +73,9 @@ impl<St: LeaseStore> WebhookDedupLayer<St> {
 
     /// Keeps the events of this endpoint, or tenant, apart from others on the same store. Two
     /// layers of one namespace swallow each other's events. One inside the other lets the run of that
-    /// one through; but not in another process: a proxy with a layer of its own, and the service
-    /// behind it, need different namespaces.
+    /// one through, or takes its place where that is unprotected or in the [shadow](Self::shadow); but
+    /// not in another process: a proxy with a layer of its own, and the service behind it, need
+    /// different namespaces.
     ///
     /// Defaults to the path of the request as the layer sees it, behind the name of the
     /// [preset](crate::providers) where there is one. Axum's `nest` strips its prefix: set a namespace

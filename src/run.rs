@@ -240,9 +240,9 @@ impl<St: LeaseStore> Guard<St> {
         let attempts = letter.attempts;
         letter.status = record.status();
         self.dedup.settings().emit(&DedupEvent::GaveUp(letter));
-        let beat = lease.beat().cloned();
+        let beat = lease.beat().clone();
         let written = lease.complete(record.given_up()).await;
-        if !written && beat.is_some_and(|beat| beat.is_lost()) {
+        if !written && beat.is_lost() {
             // Another run has the event, and may yet fail: the sender must not hear of success.
             return ended;
         }

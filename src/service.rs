@@ -225,7 +225,8 @@ impl<S, St: LeaseStore> Flow<S, St> {
         )
     }
 
-    /// Another attempt is running: acknowledges and stands by, refuses, or waits first.
+    /// Another attempt is running; where that is a run outside which does not keep the event, this
+    /// layer takes its place.
     async fn in_flight<B: Send + 'static>(
         self,
         request: Buffered,
@@ -236,16 +237,44 @@ impl<S, St: LeaseStore> Flow<S, St> {
         S: Inner<B>,
     {
         let guard = self.guard.clone();
-        let Guard { dedup, rules } = &*guard;
-        let outside = guard.outside(&request, &identity.key).await;
-        if rules.shadow {
-            return self.in_flight_in_shadow(request, identity, outside, retry_after);
+        loop {
+            let outside = guard.outside(&request, &identity.key).await;
+            if guard.rules.shadow {
+                return self.in_flight_in_shadow(request, identity, outside, retry_after);
+            }
+            let Ok(Outside::Claims { claim, .. }) = outside else {
+                return self.held(request, identity, outside, retry_after).await;
+            };
+            match guard.dedup.acquire_from(&claim).await {
+                Ok(Begun::InFlight { .. }) => {}
+                Ok(Begun::Acquired(lease)) => return self.run_and_answer(request, identity, lease),
+                Ok(Begun::Done(record)) => {
+                    return Step::Answer(Ok(guard.duplicate(request, &identity, record)));
+                }
+                Err((error, claim)) => return self.store_failed(request, identity, error, claim),
+            }
         }
+    }
+
+    /// What is not to be had: acknowledges and stands by, refuses, or waits first; unless it is a run
+    /// outside that has it.
+    async fn held<B: Send + 'static>(
+        self,
+        request: Buffered,
+        identity: Identity,
+        outside: Result<Outside, Error>,
+        retry_after: Duration,
+    ) -> Next<S, B>
+    where
+        S: Inner<B>,
+    {
+        let guard = self.guard.clone();
+        let Guard { dedup, rules } = &*guard;
         let mut acknowledges = true;
         match outside {
             Ok(Outside::Nothing) => {}
             // That layer judges the answer.
-            Ok(Outside::Holds { attempt }) => {
+            Ok(Outside::Holds { attempt } | Outside::Claims { attempt, .. }) => {
                 return self.forward(request.into_request(None), Outcome::Run { attempt });
             }
             // It would record the event as done, of which nobody knows yet how it ends.

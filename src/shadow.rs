@@ -59,7 +59,7 @@ impl<S, St: LeaseStore> Flow<S, St> {
             Ok(Outside::Nothing) => {
                 return self.shadow(request, identity, Ok(Begun::InFlight { retry_after }));
             }
-            Ok(Outside::Holds { attempt }) => {
+            Ok(Outside::Holds { attempt } | Outside::Claims { attempt, .. }) => {
                 let request = request.into_request(None);
                 return self.forward_in_shadow(request, Outcome::Run { attempt });
             }

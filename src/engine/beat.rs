@@ -36,6 +36,8 @@ pub(crate) struct Beat {
     lost: AtomicBool,
     /// An operator took it away; only the store knows who holds the event now.
     taken: AtomicBool,
+    /// Another run has the event in the place of this one, and says what becomes of it.
+    handed_over: AtomicBool,
     /// It is lost, or its end was told.
     changed: Notify,
 }
@@ -71,6 +73,7 @@ impl Beat {
             told: AtomicBool::new(false),
             lost: AtomicBool::new(false),
             taken: AtomicBool::new(false),
+            handed_over: AtomicBool::new(false),
             changed: Notify::new(),
         }
     }
@@ -78,6 +81,10 @@ impl Beat {
     /// The run begins only now, and its limit counts from here.
     pub(super) fn begin(&self) {
         self.times().until = Instant::now() + self.settings.run_limit;
+    }
+
+    pub(crate) const fn token(&self) -> Token {
+        self.token
     }
 
     /// Whether the lease is lost; it is, too, when its time has passed and the task that should
@@ -141,6 +148,16 @@ impl Beat {
     /// An operator is about to take the lease away.
     pub(super) fn take(&self) {
         self.taken.store(true, Ordering::SeqCst);
+    }
+
+    /// Leaves the event to another run: no renewals from now on, and no completion.
+    pub(crate) fn hand_over(&self) {
+        self.handed_over.store(true, Ordering::SeqCst);
+        self.end();
+    }
+
+    pub(crate) fn is_handed_over(&self) -> bool {
+        self.handed_over.load(Ordering::SeqCst)
     }
 
     /// The run is over. Called before its end is sent to the store: what a renewal finds after

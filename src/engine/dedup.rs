@@ -7,7 +7,7 @@ use std::{fmt, future::Future, sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 
 use super::{
-    Begun, Error, Lease, Limits, OnEvent, Ran, RunError, Settings, Shared, Tracker,
+    Beat, Begun, Error, Lease, Limits, OnEvent, Ran, RunError, Settings, Shared, Tracker,
     call::retry_after, checked, drain::DrainHandle, heartbeat::Superseded,
 };
 use crate::{Acquire, DedupEvent, Entry, Key, LeaseStore, Record, Release, Token};
@@ -351,6 +351,19 @@ impl<St: LeaseStore> Dedup<St> {
             },
             Err(error) => return Err((error, claim)),
         })
+    }
+
+    /// Acquires an event that another run of the same request claims to have, in the place of that.
+    /// Meanwhile somebody else may get it.
+    pub(crate) async fn acquire_from(
+        &self,
+        claim: &Beat,
+    ) -> Result<Begun<St>, (Error, Claim<'_, St>)> {
+        claim.hand_over();
+        let (key, token) = (&claim.key, claim.token);
+        // Where that fails, the event is still held, until that run is over.
+        _ = self.call_release(key, token, Release::Abandoned).await;
+        self.acquire(key).await
     }
 
     /// For how long at most a run in this process holds the event.

@@ -131,6 +131,11 @@ impl<St: LeaseStore> Lease<St> {
     pub fn complete(mut self, record: Record) -> impl Future<Output = bool> + Send + use<St> {
         async move {
             self.end_beat();
+            if self.beat.is_handed_over() {
+                // What may still land is released.
+                self.is_at(Ending::Released);
+                return false;
+            }
             self.is_at(Ending::Complete(record.clone()));
             let written = self
                 .dedup
@@ -206,9 +211,13 @@ impl<St: LeaseStore> Lease<St> {
         self.confirmed && !self.is_lost() && self.attempt >= runs
     }
 
-    /// What renews the lease; nothing does where it is not confirmed.
-    pub(crate) fn beat(&self) -> Option<&Arc<Beat>> {
-        self.confirmed.then_some(&self.beat)
+    /// Whether it is known to hold the event, and renewed.
+    pub(crate) const fn is_confirmed(&self) -> bool {
+        self.confirmed
+    }
+
+    pub(crate) const fn beat(&self) -> &Arc<Beat> {
+        &self.beat
     }
 }
 

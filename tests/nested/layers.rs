@@ -1,5 +1,5 @@
-//! Layers inside each other: where they tell events by the same key, the run of the outer one is no
-//! other attempt to the inner one; and the outer one records nothing whose end nobody knows yet.
+//! Where layers tell events by the same key, the run of the outer one is no other attempt to the inner
+//! one; and the outer one records nothing whose end nobody knows yet.
 
 use std::{convert::Infallible, fmt::Debug};
 
@@ -12,13 +12,10 @@ use tower_webhook_dedup::{
     Entry, LeaseStore, Operation, RequestBody, StoreFailure, WebhookDedupLayer,
 };
 
-use http_support::{Handler, by_id, c0, e1, in_flight_policies, post, secs, send, send_later};
-use stores::{Fault, Faulty};
-
-#[path = "support/http.rs"]
-mod http_support;
-#[path = "support/stores.rs"]
-mod stores;
+use crate::{
+    http_support::{Handler, by_id, c0, e1, in_flight_policies, post, secs, send, send_later},
+    stores::{Fault, Faulty},
+};
 
 /// Both layers around the handler.
 fn nest<A: LeaseStore, B: LeaseStore>(
