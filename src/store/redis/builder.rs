@@ -98,9 +98,9 @@ impl RedisStoreBuilder {
     /// Zero by default. A thread that has slept takes some tens of microseconds to go on, more in a
     /// virtual machine: where requests come one at a time, that is a good part of what they wait for.
     /// All other tasks of the thread, its timers and its sockets have their turn meanwhile; what is
-    /// spent is CPU time that would have been idle, up to this long for each command. So it is for
-    /// a server near its Redis, with a core to spare: 150 µs are much where a round trip takes 60 µs,
-    /// and for nothing where it takes 200.
+    /// spent is CPU time that would have been idle, up to this long for each command that is alone on
+    /// its connection. So it is for a server near its Redis, with a core to spare: where a round trip
+    /// takes 60 µs, 150 µs are plenty; where it takes 200, they are for nothing.
     ///
     /// It has an effect where one thread runs all tasks, as in tokio's `current_thread` runtime or with
     /// `worker_threads(1)`. Several would wake each other each time, and be slower than without.

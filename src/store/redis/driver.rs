@@ -34,7 +34,7 @@ const MOST_PER_WRITE: usize = 64;
 pub(super) struct Settings {
     /// Whether commands of many calls go out together.
     pub(super) coalesce: bool,
-    /// For how long after a command went out the task stays awake.
+    /// For how long after a command went out the task stays awake, where that is alone.
     pub(super) busy_poll: Duration,
 }
 
@@ -126,7 +126,8 @@ impl Driver {
                 if was_full && !self.is_full() {
                     cx.waker().wake_by_ref();
                 }
-                if !self.waiting.is_empty() {
+                // Where there are more, the thread has enough to do.
+                if self.waiting.len() == 1 {
                     self.busy_poll.stay_awake(cx);
                 }
                 return Poll::Pending;

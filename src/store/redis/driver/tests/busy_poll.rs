@@ -42,6 +42,24 @@ async fn the_task_stays_awake_until_the_reply_is_here_and_others_have_their_turn
 }
 
 #[tokio::test]
+async fn it_sleeps_while_more_than_one_reply_is_awaited() {
+    let mut rig = rig(LONG);
+    rig.come_to_rest().await;
+    yield_now().await;
+    let _replies = (rig.push("ONE"), rig.push("TWO"));
+    assert!(rig.poll().is_pending());
+    // It has stepped back.
+    assert!(rig.poll().is_pending());
+    assert_eq!(rig.got(), packed(&["ONE", "TWO"]));
+    yield_now().await;
+    assert!(!rig.is_woken());
+    rig.answer("+OK\r\n");
+    assert!(rig.poll().is_pending());
+    yield_now().await;
+    assert!(rig.is_woken());
+}
+
+#[tokio::test]
 async fn it_sleeps_when_the_time_is_over() {
     let mut rig = rig(Duration::from_millis(1));
     rig.come_to_rest().await;
