@@ -100,13 +100,17 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Lets it end.
+    /// Waits until it is over.
     pub(crate) async fn end(self, limit: Duration) {
         // Those whose senders hung up. They are tasks of our own, which a drain knows nothing of.
         self.batches.close();
-        _ = timeout(limit, self.batches.wait()).await;
-        // What the store could not be told.
-        _ = self.drain.drain(Duration::from_secs(5)).await;
+        if timeout(limit, self.batches.wait()).await.is_err() {
+            eprintln!("{} batches did not end in time", self.batches.len());
+        }
+        // What the store could not be told yet.
+        for key in self.drain.drain(Duration::from_secs(5)).await.unwritten() {
+            eprintln!("done, and the store does not know: {key}");
+        }
     }
 }
 

@@ -2,7 +2,13 @@
 
 mod support;
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     net::TcpListener,
@@ -292,6 +298,32 @@ fn an_attempt_that_nobody_drives_holds_up_nobody_for_long() {
     server.thaw();
     runtime().block_on(acquired(&store, &fresh()));
     drop(asleep);
+}
+
+#[test]
+fn with_busy_poll_the_thread_does_not_sleep_while_a_reply_is_awaited() {
+    let server = RedisServer::start();
+    let slept = Arc::new(AtomicBool::new(false));
+    let sleeps = slept.clone();
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .on_thread_park(move || sleeps.store(true, Ordering::Relaxed))
+        .build()
+        .unwrap();
+    for (busy_poll, sleeps) in [(Duration::ZERO, true), (Duration::from_secs(60), false)] {
+        let store = builder_at(&server.url()).busy_poll(busy_poll).open();
+        let store = store.unwrap();
+        runtime.block_on(acquired(&store, &fresh()));
+        server.freeze();
+        slept.store(false, Ordering::Relaxed);
+        let soon = Instant::now() + Duration::from_millis(100);
+        let error = runtime.block_on(store.inspect(&fresh(), soon)).unwrap_err();
+        assert_eq!(slept.load(Ordering::Relaxed), sleeps, "{busy_poll:?}");
+        assert_eq!(error.kind(), StoreErrorKind::TimedOut, "{error}");
+        server.thaw();
+        // Whoever waited for a reply before does not get this one's.
+        runtime.block_on(acquired(&store, &fresh()));
+    }
 }
 
 #[tokio::test]

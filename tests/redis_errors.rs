@@ -53,6 +53,7 @@ async fn errors_of_the_server_are_sorted() {
         ("-ERR something new", BadReply),
         ("-ERR unknown command 'SETTLE'", BadReply),
         ("-ERR unknown command 'SET'", Misconfigured),
+        ("-ERR unknown command 'GET'", Misconfigured),
         (
             "-ERR unknown command `SET`, with args beginning with: `k`,",
             Misconfigured,

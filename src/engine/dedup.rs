@@ -274,7 +274,7 @@ impl<St: LeaseStore> Dedup<St> {
         Ok(forgotten || was_done)
     }
 
-    /// The handle that waits for background work at shutdown, when your own runs are over.
+    /// The handle that waits for background work at shutdown. Use it when your own runs are over.
     #[must_use]
     pub fn drain_handle(&self) -> DrainHandle {
         DrainHandle::new(self.clone())

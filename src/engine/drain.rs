@@ -51,9 +51,9 @@ impl DrainHandle {
     /// Waits until all detached runs, standbys, releases and background completions are over, and
     /// all requests that are still under way, for as long as `limit`.
     ///
-    /// Not for what the application does itself by [`Dedup::run`] or under a [`Lease`](crate::Lease):
-    /// let that end first, such as in a `TaskTracker` of `tokio-util`. What it leaves to be written or
-    /// released is waited for.
+    /// It does not wait for what the application does itself, by [`Dedup::run`] or under a
+    /// [`Lease`](crate::Lease): let that end first, such as in a `TaskTracker` of `tokio-util`. What such
+    /// runs leave to be written or released is waited for.
     ///
     /// From the first moment on, duplicates of running events are refused with 503, since nobody
     /// would be there to keep the promise, and standbys try at once; the gate, that of all clones of

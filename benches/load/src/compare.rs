@@ -174,7 +174,8 @@ impl fmt::Display for Comparison {
             "The round trip is a `PING` by `redis`' multiplexed connection, one at a time, in a \
              process like the server, on its core and kind of runtime; the store's calls are made there, \
              too. Each figure is the median over all turns, and each difference that of the differences \
-             within the turns: it need not be the difference of the medians. README.md says what a turn \
+             within the turns: it need not be the difference of the medians. With `busy_poll` it can be \
+             negative: bare axum and the `PING` wait for threads that sleep. README.md says what a turn \
              is, and what keeps the cores awake.\n"
         )?;
         section(f, "Goals", &Goals::of(self).table())

@@ -149,11 +149,12 @@ impl Turn {
         self.over(self.duplicate, 1.0)
     }
 
-    /// The same with `busy_poll`.
+    /// What a first delivery takes with `busy_poll`.
     pub(crate) fn busy_first_over(&self) -> f64 {
         self.over(self.busy_first, 2.0)
     }
 
+    /// What a duplicate takes with `busy_poll`.
     pub(crate) fn busy_duplicate_over(&self) -> f64 {
         self.over(self.busy_duplicate, 1.0)
     }

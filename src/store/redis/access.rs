@@ -52,10 +52,17 @@ impl Access {
         })
     }
 
+    /// The same for connections on which nobody waits for microseconds.
+    pub(super) fn without_busy_poll(&self) -> Self {
+        let mut access = self.clone();
+        access.settings.busy_poll = Duration::ZERO;
+        access
+    }
+
     /// The same with another login, and without a database.
     #[cfg(feature = "sentinel")]
     pub(super) fn with(&self, login: Login) -> Self {
-        let mut access = self.clone();
+        let mut access = self.without_busy_poll();
         (access.login, access.db) = (login, 0);
         access
     }

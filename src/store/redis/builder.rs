@@ -92,18 +92,21 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// For how long after a command went out the thread looks for its reply, again and again,
-    /// instead of sleeping until it comes: what [`SO_BUSY_POLL`][socket] is to a socket.
+    /// On a runtime with one worker: for how long after a command went out the thread looks for its
+    /// reply, again and again, instead of sleeping until it comes. It is what [`SO_BUSY_POLL`][socket]
+    /// is to a socket.
     ///
     /// Zero by default. A thread that has slept takes some tens of microseconds to go on, more in a
     /// virtual machine: where requests come one at a time, that is a good part of what they wait for.
     /// All other tasks of the thread, its timers and its sockets have their turn meanwhile; what is
-    /// spent is CPU time that would have been idle, up to this long for each command that is alone on
-    /// its connection. So it is for a server near its Redis, with a core to spare: where a round trip
-    /// takes 60 µs, 150 µs are plenty; where it takes 200, they are for nothing.
+    /// spent is CPU time, up to this long for each command that is alone on its connection. So it is
+    /// for a server near its Redis, with a core to spare: where a round trip takes 60 µs, 150 µs are
+    /// plenty; where it takes 200, they are for nothing.
     ///
-    /// It has an effect where one thread runs all tasks, as in tokio's `current_thread` runtime or with
-    /// `worker_threads(1)`. Several would wake each other each time, and be slower than without.
+    /// It does nothing on a runtime with several workers, as that of a plain `#[tokio::main]` is: they
+    /// would wake each other each time, and be slower than without. So it is for tokio's
+    /// `current_thread` and `worker_threads(1)`, and for a store that one such runtime uses alone.
+    /// The connections of [`min_replicas`](Self::min_replicas) and those to Sentinels do without.
     ///
     /// [socket]: https://man7.org/linux/man-pages/man7/socket.7.html
     pub const fn busy_poll(mut self, at_most: Duration) -> Self {
@@ -194,9 +197,10 @@ impl RedisStoreBuilder {
             #[cfg(feature = "tls")]
             tls: url.tls.then(|| self.certificates.read()).transpose()?,
         };
-        let connect = || self.connection(&url.place, &access);
-        let mut store = RedisStore::over(connect()?);
+        let mut store = RedisStore::over(self.connection(&url.place, &access)?);
         if let Some((count, at_most)) = self.replicas {
+            let access = access.without_busy_poll();
+            let connect = || self.connection(&url.place, &access);
             let connections = (0..Replicas::CONNECTIONS).map(|_| connect());
             let connections = connections.collect::<Result<_, _>>()?;
             store.replicas = Some(Arc::new(Replicas::new(count, at_most, connections)));

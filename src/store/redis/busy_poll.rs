@@ -1,4 +1,4 @@
-//! For a while, to look for a reply again and again instead of sleeping until it comes.
+//! Looking for a reply again and again, for a while, instead of sleeping until it comes.
 
 use std::{
     pin::pin,
@@ -15,6 +15,7 @@ use tokio::{runtime::Handle, task::yield_now};
 pub(super) struct BusyPoll {
     /// Zero: the task sleeps at once.
     at_most: Duration,
+    /// When the last command went out.
     since: Instant,
 }
 
@@ -23,13 +24,9 @@ impl BusyPoll {
     pub(super) fn new(at_most: Duration) -> Self {
         // A worker that does not sleep wakes another, which takes over to wait for the sockets: then
         // the first one looks in vain, and the reply has a second sleeper to wake.
-        let in_vain = || Handle::current().metrics().num_workers() > 1;
+        let in_vain = Handle::current().metrics().num_workers() > 1;
         Self {
-            at_most: if at_most.is_zero() || in_vain() {
-                Duration::ZERO
-            } else {
-                at_most
-            },
+            at_most: if in_vain { Duration::ZERO } else { at_most },
             since: Instant::now(),
         }
     }
@@ -46,9 +43,10 @@ impl BusyPoll {
     }
 
     /// Until the time is over, has the task polled once more: when the others had their turn, and the
-    /// runtime has looked what came in.
+    /// runtime has looked for what came in.
     pub(super) fn stay_awake(&self, cx: &mut Context<'_>) {
         if self.is_on() && self.since.elapsed() < self.at_most {
+            // That may come late or never, as when the runtime ends: the reply wakes the task as well.
             _ = pin!(yield_now()).poll(cx);
         }
     }

@@ -210,7 +210,7 @@ impl Checked<'_> {
         Ok(false)
     }
 
-    /// Asked where a command is unknown: a Sentinel knows none of them.
+    /// Asked where a command is refused with a plain `ERR`: a Sentinel knows none of them.
     async fn is_sentinel(&self) -> bool {
         let info = self.send(redis::cmd("INFO").arg("server"), false).await;
         info.is_ok_and(|info| Info::read(&info).text("redis_mode") == Some("sentinel"))

@@ -29,7 +29,7 @@ use super::{
 /// the last of them.
 const MOST_PER_WRITE: usize = 64;
 
-/// What can be chosen.
+/// How commands are sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     /// Whether commands of many calls go out together.

@@ -20,7 +20,7 @@ use crate::{StoreError, StoreErrorKind};
 /// | [`OutOfMemory`](StoreErrorKind::OutOfMemory) | `OOM`; `MISCONF`, which in most cases is a full disk |
 /// | [`Denied`](StoreErrorKind::Denied) | `NOAUTH`, `WRONGPASS`, `NOPERM`, `DENIED`, a refused `AUTH` |
 /// | [`BadReply`](StoreErrorKind::BadReply) | a value that is not an [`Entry`](crate::Entry), `WRONGTYPE`, `MOVED` (the server is one node of a cluster), any other error |
-/// | [`Misconfigured`](StoreErrorKind::Misconfigured) | when opened: the URL is malformed or needs a feature that is off, a certificate cannot be read; when called: the server does not know `SET` or `SELECT`, as a Sentinel does not |
+/// | [`Misconfigured`](StoreErrorKind::Misconfigured) | when opened: the URL is malformed or needs a feature that is off, a certificate cannot be read; when called: the server does not know `SET`, `GET`, `SELECT` or `CLUSTER`, as a Sentinel does not |
 #[derive(Clone)]
 pub struct RedisStoreError {
     kind: StoreErrorKind,
@@ -216,7 +216,12 @@ fn kind_of(code: &str, detail: &str) -> StoreErrorKind {
         "ERR" if detail.contains("user executing the script") || detail.contains("ACL failure") => {
             StoreErrorKind::Denied
         }
-        "ERR" if matches!(unknown_command(detail), Some("SET" | "SELECT")) => {
+        "ERR"
+            if matches!(
+                unknown_command(detail),
+                Some("CLUSTER" | "GET" | "SELECT" | "SET")
+            ) =>
+        {
             StoreErrorKind::Misconfigured
         }
         _ => StoreErrorKind::BadReply,

@@ -1,4 +1,4 @@
-//! This layer, everything at its default.
+//! This layer, everything at its default but what the name of the server says.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! A task that stays awake while a reply is awaited.
 
-use std::time::Duration;
+use std::{future::poll_fn, pin::Pin, time::Duration};
 
 use futures_util::FutureExt;
 use redis::Value;
@@ -61,7 +61,7 @@ async fn it_sleeps_while_more_than_one_reply_is_awaited() {
 
 #[tokio::test]
 async fn it_sleeps_when_the_time_is_over() {
-    let mut rig = rig(Duration::from_millis(1));
+    let mut rig = rig(Duration::from_millis(50));
     rig.come_to_rest().await;
     for _ in 0..3 {
         let reply = rig.push("ONE");
@@ -82,13 +82,16 @@ async fn it_sleeps_when_the_time_is_over() {
 /// The time of the runtime would stand still for as long as the task is awake.
 #[tokio::test(start_paused = true)]
 async fn the_time_is_not_that_of_a_runtime_that_is_paused() {
-    let mut rig = rig(Duration::from_millis(1));
+    let mut rig = rig(Duration::from_millis(50));
     rig.come_to_rest().await;
     let _reply = rig.push("ONE");
+    let mut polls = 0;
     while rig.is_woken() {
         assert!(rig.poll().is_pending());
+        polls += 1;
         yield_now().await;
     }
+    assert!(polls > 1);
 }
 
 #[test]
@@ -115,8 +118,14 @@ fn where_several_threads_run_the_tasks_none_stays_awake() {
 async fn timers_are_due_though_the_task_stays_awake() {
     let mut rig = rig(LONG);
     let reply = rig.push("ONE");
+    let mut polls = 0;
+    let driving = poll_fn(|cx| {
+        polls += 1;
+        Pin::new(&mut rig.task).poll(cx)
+    });
     tokio::select! {
-        () = &mut rig.task => panic!("the connection ended"),
-        late = timeout(Duration::from_millis(10), reply) => assert!(late.is_err()),
+        () = driving => panic!("the connection ended"),
+        late = timeout(Duration::from_millis(50), reply) => assert!(late.is_err()),
     }
+    assert!(polls > 10);
 }
