@@ -18,6 +18,16 @@ fn rig(busy_poll: Duration) -> Rig {
     Rig::with(settings, 1 << 20)
 }
 
+async fn stays_awake_for_a_while(rig: &mut Rig) {
+    let mut polls = 0;
+    while rig.is_woken() {
+        assert!(rig.poll().is_pending());
+        polls += 1;
+        yield_now().await;
+    }
+    assert!(polls > 1);
+}
+
 #[tokio::test]
 async fn the_task_stays_awake_until_the_reply_is_here_and_others_have_their_turn() {
     let mut rig = rig(LONG);
@@ -46,7 +56,7 @@ async fn it_sleeps_while_more_than_one_reply_is_awaited() {
     let mut rig = rig(LONG);
     rig.come_to_rest().await;
     yield_now().await;
-    let _replies = (rig.push("ONE"), rig.push("TWO"));
+    let (first, _second) = (rig.push("ONE"), rig.push("TWO"));
     assert!(rig.poll().is_pending());
     // It has stepped back.
     assert!(rig.poll().is_pending());
@@ -55,6 +65,8 @@ async fn it_sleeps_while_more_than_one_reply_is_awaited() {
     assert!(!rig.is_woken());
     rig.answer("+OK\r\n");
     assert!(rig.poll().is_pending());
+    assert!(rig.poll().is_pending());
+    assert_eq!(first.now_or_never().unwrap(), Ok(Value::Okay));
     yield_now().await;
     assert!(rig.is_woken());
 }
@@ -65,13 +77,7 @@ async fn it_sleeps_when_the_time_is_over() {
     rig.come_to_rest().await;
     for _ in 0..3 {
         let reply = rig.push("ONE");
-        let mut polls = 0;
-        while rig.is_woken() {
-            assert!(rig.poll().is_pending());
-            polls += 1;
-            yield_now().await;
-        }
-        assert!(polls > 1);
+        stays_awake_for_a_while(&mut rig).await;
         rig.answer("+OK\r\n");
         assert!(rig.is_woken());
         assert!(rig.poll().is_pending());
@@ -85,13 +91,7 @@ async fn the_time_is_not_that_of_a_runtime_that_is_paused() {
     let mut rig = rig(Duration::from_millis(50));
     rig.come_to_rest().await;
     let _reply = rig.push("ONE");
-    let mut polls = 0;
-    while rig.is_woken() {
-        assert!(rig.poll().is_pending());
-        polls += 1;
-        yield_now().await;
-    }
-    assert!(polls > 1);
+    stays_awake_for_a_while(&mut rig).await;
 }
 
 #[test]
